@@ -25,6 +25,8 @@ use tidegate_server::{
     shown::counted,
 };
 
+use crate::output;
+
 /// Check a rules file, the configuration of Envoy's rate limit service, Sentinel's rules, or an
 /// access file
 ///
@@ -144,16 +146,10 @@ fn check(args: &Args, file: &Path) -> ExitCode {
     }
     match checked {
         Ok((what, names, _)) if args.format == Format::Json => {
-            println!(
-                "{}",
-                json!({"file": args.file, "valid": true, (what): names, "problems": []})
-            );
-            ExitCode::SUCCESS
+            let valid = json!({"file": args.file, "valid": true, (what): names, "problems": []});
+            output::exit_code(output::write(&format!("{valid}\n")))
         }
-        Ok((.., text)) => {
-            println!("{text}");
-            ExitCode::SUCCESS
-        }
+        Ok((.., text)) => output::exit_code(output::write(&format!("{text}\n"))),
         Err(error) => refuse(&error, args, file, so),
     }
 }
@@ -281,21 +277,26 @@ fn refuse(error: &RulesError, args: &Args, file: &Path, so: &str) -> ExitCode {
             .replace(&read, &given);
         problem["file"] = json!(named);
     }
-    match args.format {
-        Format::Json => println!(
-            "{}",
+    let text = match args.format {
+        Format::Json => format!(
+            "{}\n",
             json!({"file": args.file, "valid": false, "problems": problems})
         ),
         Format::Github => problems
             .iter()
-            .for_each(|problem| println!("{}", annotation(problem))),
+            .map(|problem| annotation(problem) + "\n")
+            .collect(),
         Format::Text => {
             eprintln!("{}", error.to_string().replace(&read, &given));
             let count = error.problems().len();
             if count > 1 {
                 eprintln!("\n{given} has {count} problems; {so}.");
             }
+            String::new()
         }
+    };
+    if let Err(error) = output::write(&text) {
+        output::report(&error);
     }
     ExitCode::FAILURE
 }

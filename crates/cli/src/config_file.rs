@@ -2,6 +2,7 @@
 //! environment variables take precedence.
 
 use std::{
+    collections::BTreeSet,
     ffi::OsString,
     path::{Path, PathBuf},
 };
@@ -12,7 +13,7 @@ use clap::{
 };
 use tidegate_config::{Complaints, Fields, Kind, Node, Problem, file, parse};
 
-use crate::{Cli, help, missing};
+use crate::{Cli, Command, help, missing, serve::without_effect};
 
 /// The largest file that is read.
 const MAX_FILE: u64 = 1 << 20;
@@ -53,11 +54,13 @@ fn listed(path: &Path, problems: &[Problem]) -> String {
 /// no sense.
 pub fn command_line(arguments: &[OsString]) -> Cli {
     let mut command = help::command();
+    let mut in_file = BTreeSet::new();
     if let Some(path) = config_of(arguments) {
         let entries = match read(Path::new(&path)) {
             Ok(entries) => entries,
             Err(error) => refuse(&error.to_string()),
         };
+        in_file.extend(entries.iter().map(|(name, _)| *name));
         command = command.mut_subcommand("serve", |serve| {
             serve.mut_args(|arg| {
                 let entry = entries
@@ -80,7 +83,13 @@ pub fn command_line(arguments: &[OsString]) -> Cli {
     {
         refuse(&text);
     }
-    Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    let mut cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    if let (Command::Serve(args), Some(serve)) =
+        (&mut cli.command, matches.subcommand_matches("serve"))
+    {
+        args.without_effect = without_effect(serve, &in_file);
+    }
+    cli
 }
 
 fn refuse(text: &str) -> ! {

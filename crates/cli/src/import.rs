@@ -5,7 +5,6 @@
 )]
 
 use std::{
-    io::Write,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -20,6 +19,8 @@ use tidegate_server::{
         read_text,
     },
 };
+
+use crate::output;
 
 /// Print another service's configuration as a rules file
 #[derive(Debug, clap::Args)]
@@ -143,11 +144,7 @@ pub fn run(args: &Args) -> ExitCode {
         }
     };
     match imported {
-        Ok(text) => {
-            // If standard output is closed, the rest is not needed.
-            let _ = std::io::stdout().write_all(text.as_bytes());
-            ExitCode::SUCCESS
-        }
+        Ok(text) => output::exit_code(output::write(&text)),
         Err(error) => {
             eprintln!("{error}");
             ExitCode::FAILURE

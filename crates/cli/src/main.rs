@@ -13,6 +13,7 @@ mod metrics;
 mod missing;
 #[cfg(feature = "otlp")]
 mod otlp;
+mod output;
 mod ratelimit;
 mod record;
 mod serve;
@@ -52,6 +53,8 @@ enum Command {
     /// has repaid the rest.
     Charge(client::Units),
     /// Refund units to a limit
+    ///
+    /// A key that has used less gets back what it has used: the answer says what remains.
     Refund(client::Units),
     Block(client::Block),
     /// End the block of a key

@@ -9,7 +9,7 @@ use std::{
 
 use clap_complete::Shell;
 
-use crate::help;
+use crate::{help, output};
 
 /// Print completions for a shell
 ///
@@ -32,30 +32,23 @@ pub struct Man {
 pub fn completions(args: &Completions) -> ExitCode {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut help::command(), "tidegate", &mut script);
-    exit_code(&io::stdout().write_all(&script), "standard output")
+    exit_code(io::stdout().write_all(&script), "standard output")
 }
 
 pub fn man(args: &Man) -> ExitCode {
     if let Some(dir) = &args.out {
         let written =
             fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(help::command(), dir));
-        return exit_code(&written, &dir.display().to_string());
+        return exit_code(written, &dir.display().to_string());
     }
     let mut page = Vec::new();
     let rendered = clap_mangen::Man::new(help::command()).render(&mut page);
     exit_code(
-        &rendered.and_then(|()| io::stdout().write_all(&page)),
+        rendered.and_then(|()| io::stdout().write_all(&page)),
         "standard output",
     )
 }
 
-/// A reader that closes the pipe (`tidegate man | head`) is not an error.
-fn exit_code(result: &io::Result<()>, place: &str) -> ExitCode {
-    match result {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            let _ = writeln!(io::stderr(), "error: cannot write to {place}: {error}");
-            ExitCode::FAILURE
-        }
-        _ => ExitCode::SUCCESS,
-    }
+fn exit_code(result: io::Result<()>, place: &str) -> ExitCode {
+    output::exit_code(output::written(result, place))
 }

@@ -16,10 +16,13 @@ use tidegate_flow::{
     SystemClock,
     metric_log::{MetricLine, Query, ReadError, read_files},
 };
+use tidegate_server::shown::counted;
 use tidegate_sim::{
     input::{parse_rfc3339, parse_unix, write_utc},
     report::printable,
 };
+
+use crate::output::{Unwritten, written};
 
 /// Show the traffic of resources, second by second, from metric logs
 ///
@@ -92,8 +95,11 @@ enum MetricsError {
     Backwards { from: u64, to: u64 },
     #[error("{}{}", .0, advice(.0))]
     Read(ReadError),
-    #[error("cannot write to standard output: {0}")]
-    Output(io::Error),
+    /// Other files than metric logs.
+    #[error("none of {} is one of a metric log: name files such as APP-metrics.log.2026-03-14", counted(*.0, "line"))]
+    NoMetrics(u64),
+    #[error(transparent)]
+    Output(#[from] Unwritten),
 }
 
 fn advice(error: &ReadError) -> String {
@@ -138,6 +144,9 @@ fn show(args: &Args) -> Result<(), MetricsError> {
         .iter()
         .filter(|path| path.extension().is_none_or(|extension| extension != "idx"));
     let found = read_files(logs, &query).map_err(MetricsError::Read)?;
+    if found.lines.is_empty() && found.unreadable > 0 && is_whole(&query) {
+        return Err(MetricsError::NoMetrics(found.unreadable));
+    }
     match found.unreadable {
         0 => {}
         1 => note("1 line could not be read and is left out"),
@@ -155,11 +164,13 @@ fn show(args: &Args) -> Result<(), MetricsError> {
         write_table
     };
     let mut out = BufWriter::new(io::stdout().lock());
-    match write(&mut out, &found.lines).and_then(|()| out.flush()) {
-        // A reader that has closed the pipe (`| head`) is not a failure.
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(MetricsError::Output(error)),
-        _ => Ok(()),
-    }
+    let result = write(&mut out, &found.lines).and_then(|()| out.flush());
+    Ok(written(result, "standard output")?)
+}
+
+/// Whether every line of the logs is wanted.
+const fn is_whole(query: &Query) -> bool {
+    query.from.is_none() && query.to.is_none() && query.resource.is_none()
 }
 
 fn write_json(out: &mut dyn Write, lines: &[MetricLine]) -> io::Result<()> {

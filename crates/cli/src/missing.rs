@@ -1,8 +1,12 @@
-//! Commands, options and variables of features that this program was built without.
+//! Commands, options and variables of features that this program was built without, and variables
+//! that no option has.
 
-use std::env;
+use std::{collections::BTreeSet, env};
 
 use clap::error::{ContextKind, ContextValue};
+use tidegate_config::nearest;
+
+use crate::help;
 
 /// A feature, and the names that only programs with it know.
 struct Feature {
@@ -87,10 +91,75 @@ fn message(name: &str, feature: &str) -> String {
     )
 }
 
+/// How the variables of options begin.
+const PREFIX: &str = "TIDEGATE_";
+
+/// The variables of the environment that are probably misspelt, each with the one that was meant.
+/// Others that no option has belong to other programs, as those of Kubernetes for a service with
+/// this name do.
+pub fn misspelt() -> Vec<(String, String)> {
+    let names = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    misspelt_of(names)
+}
+
+fn misspelt_of(names: impl IntoIterator<Item = String>) -> Vec<(String, String)> {
+    let command = help::command();
+    let options = std::iter::once(&command)
+        .chain(command.get_subcommands())
+        .flat_map(clap::Command::get_arguments)
+        .filter_map(|argument| argument.get_env()?.to_str());
+    let features = FEATURES.iter().flat_map(|feature| feature.variables);
+    let known: BTreeSet<&str> = options
+        .chain(features.copied())
+        .filter_map(|name| name.strip_prefix(PREFIX))
+        .collect();
+    let meant = |name: String| {
+        let rest = name.strip_prefix(PREFIX)?;
+        if known.contains(rest) {
+            return None;
+        }
+        let meant = nearest(rest, known.iter().copied())?;
+        let meant = format!("{PREFIX}{meant}");
+        Some((name, meant))
+    };
+    names.into_iter().filter_map(meant).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::help;
+
+    #[test]
+    fn a_misspelt_variable_is_told_from_those_of_others() {
+        let meant = |name: &str| misspelt_of([name.to_owned()]).pop().map(|(_, meant)| meant);
+        for (name, expected) in [
+            ("TIDEGATE_MAX_KEY", "TIDEGATE_MAX_KEYS"),
+            ("TIDEGATE_MAXKEYS", "TIDEGATE_MAX_KEYS"),
+            ("TIDEGATE_RULE", "TIDEGATE_RULES"),
+            ("TIDEGATE_TLS_CRET", "TIDEGATE_TLS_CERT"),
+        ] {
+            assert_eq!(meant(name).as_deref(), Some(expected));
+        }
+        for other in [
+            "TIDEGATE_MAX_KEYS",
+            // Of clients.
+            "TIDEGATE_TOKEN",
+            "TIDEGATE_ADMIN_SERVER",
+            // Of the checks of this repository.
+            "TIDEGATE_LONG",
+            "TIDEGATE_OFFLINE",
+            "TIDEGATE_ENVOY",
+            "TIDEGATE_REDIS_SERVER",
+            "TIDEGATE_WRITE_STATE",
+            // Of Kubernetes.
+            "TIDEGATE_PORT",
+            "TIDEGATE_SERVICE_HOST",
+            "TIDEGATE_PORT_8080_TCP",
+            "RULE",
+        ] {
+            assert_eq!(meant(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn each_name_is_known_if_its_feature_is_on_and_explained_if_it_is_off() {

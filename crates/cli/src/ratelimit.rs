@@ -211,9 +211,12 @@ pub fn arguments(given: Vec<OsString>) -> Vec<OsString> {
                 eprintln!("tidegate: without effect: {}", ignored.join("; "));
             }
             if prints {
-                options
-                    .chunk_by(|_, next| !next.starts_with("--"))
-                    .for_each(|line| println!("{}", line.join(" ")));
+                let lines = options.chunk_by(|_, next| !next.starts_with("--"));
+                let lines: String = lines.map(|line| line.join(" ") + "\n").collect();
+                if let Err(error) = crate::output::write(&lines) {
+                    crate::output::report(&error);
+                    std::process::exit(1);
+                }
                 std::process::exit(0);
             }
             let program = given.into_iter().next();
@@ -239,12 +242,16 @@ fn variable(name: &str) -> Option<String> {
 enum SettingError {
     #[error("CONFIG_TYPE is {0}; it must be FILE or GRPC_XDS_SOTW")]
     ConfigType(String),
+    #[error("{0} is {1}; it must be true or false")]
+    Switch(&'static str, String),
     #[error("BACKEND_TYPE is {0}; give REDIS_URL, or none to count in memory")]
     BackendType(String),
     #[error("GRPC_SERVER_USE_TLS needs {0}")]
     TlsFile(&'static str),
     #[error("REDIS_SOCKET_TYPE is unix; REDIS_URL must be the path of a socket, without REDIS_TLS")]
     SocketPath,
+    #[error("REDIS_SOCKET_TYPE is {0}; it must be tcp, tls or unix")]
+    Socket(String),
     #[error("REDIS_SOCKET_TYPE is unix; REDIS_TYPE must be SINGLE")]
     SocketType,
     #[error("REDIS_URL is for sentinels: write NAME,HOST:PORT,HOST:PORT")]
@@ -266,14 +273,51 @@ fn or(name: &str, usual: &str) -> String {
     variable(name).unwrap_or_else(|| usual.to_owned())
 }
 
-/// Whether a switch is on, in the forms that Go reads.
+/// The variables that are true or false.
+const SWITCHES: [&str; 18] = [
+    "CONFIG_GRPC_XDS_SERVER_USE_TLS",
+    "DISABLE_STATS",
+    "GRPC_SERVER_USE_TLS",
+    "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED",
+    "LIMIT_ALL_DESCRIPTORS_HEADERS_ENABLED",
+    "LIMIT_REQUEST_HEADERS_ENABLED",
+    "LIMIT_RESPONSE_HEADERS_ENABLED",
+    "MERGE_DOMAIN_CONFIG",
+    "QUOTA_MODE",
+    "REDIS_TLS",
+    "RESPONSE_DYNAMIC_METADATA",
+    "SHADOW_MODE",
+    "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT",
+    "TRACING_ENABLED",
+    "USE_CALENDAR_MONTH_RATE_LIMIT",
+    "USE_DOG_STATSD",
+    "USE_PROMETHEUS",
+    "USE_STATSD",
+];
+
+/// A switch in the forms that Go reads.
+fn switch(value: &str) -> Option<bool> {
+    match value {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
+    }
+}
+
+/// Whether a switch is on.
 fn is_on(name: &str) -> bool {
-    let on = |value: String| matches!(&*value, "1" | "t" | "T" | "true" | "TRUE" | "True");
-    variable(name).is_some_and(on)
+    debug_assert!(SWITCHES.contains(&name), "{name}");
+    variable(name).and_then(|value| switch(&value)) == Some(true)
 }
 
 /// The options of `serve`, and the variables that have no effect.
 fn options() -> Result<(Vec<String>, Vec<String>), SettingError> {
+    // As there, what is neither true nor false is refused: a misspelt REDIS_TLS must not be off.
+    for name in SWITCHES {
+        if let Some(value) = variable(name).filter(|value| switch(value).is_none()) {
+            return Err(SettingError::Switch(name, value));
+        }
+    }
     let all = |address: &str| match address.strip_prefix(':') {
         Some(port) => format!("0.0.0.0:{port}"),
         None => address.to_owned(),
@@ -402,8 +446,7 @@ fn options() -> Result<(Vec<String>, Vec<String>), SettingError> {
     if metrics.is_some() {
         options.extend(["--open-metrics", "--envoy-metric-names"].map(str::to_owned));
     }
-    let is_off = |value: &str| matches!(value, "0" | "f" | "F" | "false" | "FALSE" | "False");
-    let is_set = |name: &str| variable(name).is_some_and(|value| !is_off(&value));
+    let is_set = |name: &str| variable(name).is_some_and(|value| switch(&value) != Some(false));
     let ignored = WITHOUT_EFFECT.iter().filter(|(name, _)| is_set(name));
     let ignored = ignored.map(|(name, instead)| format!("{name} ({instead})"));
     let unknown = unknown().map(|name| format!("{name} (unknown here)"));
@@ -550,7 +593,11 @@ fn store() -> Result<Vec<(&'static str, String)>, SettingError> {
     let Some(servers) = variable("REDIS_URL") else {
         return Ok(Vec::new());
     };
-    let uses_tls = is_on("REDIS_TLS") || or("REDIS_SOCKET_TYPE", "tcp") == "tls";
+    let socket = or("REDIS_SOCKET_TYPE", "tcp");
+    if !["tcp", "tcp4", "tcp6", "tls", "unix"].contains(&&*socket) {
+        return Err(SettingError::Socket(socket));
+    }
+    let uses_tls = is_on("REDIS_TLS") || socket == "tls";
     let encoded = |text: &str| {
         url::form_urlencoded::byte_serialize(text.as_bytes())
             .collect::<String>()
@@ -564,7 +611,7 @@ fn store() -> Result<Vec<(&'static str, String)>, SettingError> {
     let credentials = login("REDIS_AUTH").map_or_else(String::new, |(user, password)| {
         format!("{user}:{password}@")
     });
-    let is_unix = or("REDIS_SOCKET_TYPE", "tcp") == "unix";
+    let is_unix = socket == "unix";
     if is_unix && (uses_tls || !servers.starts_with('/')) {
         return Err(SettingError::SocketPath);
     }

@@ -65,9 +65,17 @@ pub fn run(args: &Args) -> ExitCode {
 }
 
 /// Writes to another file in the same directory, which takes the file's name when the last line has
-/// arrived.
+/// arrived. A device or a pipe, which no file must replace, gets the lines as they come.
 fn to_file(args: &Args, path: &Path) -> Result<u64, Box<dyn Error>> {
     let refused = |error: io::Error| format!("cannot write {}: {error}", path.display());
+    // The file behind a link, which stays.
+    let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    if path.metadata().is_ok_and(|there| !there.is_file()) {
+        let mut file = BufWriter::new(File::options().write(true).open(path).map_err(refused)?);
+        let lines = read(args, &mut file)?;
+        file.flush().map_err(refused)?;
+        return Ok(lines);
+    }
     let mut part = path.as_os_str().to_owned();
     part.push(".part");
     let part = PathBuf::from(part);

@@ -4,15 +4,12 @@
     reason = "the options' comments are their help text"
 )]
 
-use std::{
-    io::{self, Write},
-    process::ExitCode,
-};
+use std::process::ExitCode;
 
 use serde_json::json;
 use tidegate_server::access::{new_token, parse};
 
-use crate::client::Printed;
+use crate::{client::Printed, output};
 
 /// Generate a token for a client of serve --access
 ///
@@ -53,7 +50,8 @@ pub fn run(args: &Args) -> ExitCode {
     // The entry is checked as `serve` would check it, so that a wrong name or role is reported now.
     if let Err(problems) = parse(&format!("access:\n{entry}\n")) {
         for problem in problems {
-            eprintln!("error: {}", problem.what());
+            let mend = problem.mending().map(|mend| format!("; {mend}"));
+            eprintln!("error: {}{}", problem.what(), mend.unwrap_or_default());
         }
         return ExitCode::from(2);
     }
@@ -65,8 +63,5 @@ pub fn run(args: &Args) -> ExitCode {
             "The token, which is shown only here:\n\n  {token}\n\nThe client's entry below `access:` in the access file:\n\n{entry}\n"
         )
     };
-    match io::stdout().write_all(text.as_bytes()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::FAILURE,
-    }
+    output::exit_code(output::write(&text))
 }

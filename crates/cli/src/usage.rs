@@ -4,18 +4,15 @@
     reason = "the options' comments are their help text"
 )]
 
-use std::{
-    collections::BTreeMap,
-    io::{self, Write as _},
-    path::PathBuf,
-    process::ExitCode,
-};
+use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
 
 use clap::ValueEnum;
 use tidegate_server::{
     shown::counted,
     usage::{UsageLine, read_usage},
 };
+
+use crate::output;
 
 /// Print what keys and limits have used, from the ledger of serve --usage
 ///
@@ -85,6 +82,12 @@ fn time(text: &str) -> Result<String, &'static str> {
 pub fn run(args: &Args) -> ExitCode {
     let mut sums: BTreeMap<(String, String, Option<String>), UsageLine> = BTreeMap::new();
     let range = (args.from.as_deref(), args.to.as_deref());
+    if let (Some(from), Some(to)) = range
+        && from > to
+    {
+        eprintln!("error: --from ({from}) is later than --to ({to}): swap them");
+        return ExitCode::FAILURE;
+    }
     let damaged = read_usage(&args.directory, range, |line| {
         let length = match args.each {
             Each::Hour => 13,
@@ -116,18 +119,18 @@ pub fn run(args: &Args) -> ExitCode {
         key,
         ..sum
     });
-    match io::stdout().write_all(shown(args, lines).as_bytes()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::FAILURE,
-    }
+    output::exit_code(output::write(&shown(args, lines)))
 }
 
 fn shown(args: &Args, lines: impl Iterator<Item = UsageLine>) -> String {
     if let Format::Json = args.format {
-        // A line has only texts and numbers.
-        return lines
-            .map(|line| serde_json::to_string(&line).unwrap_or_default() + "\n")
-            .collect();
+        let json = |line: UsageLine| {
+            // A line has only texts and numbers.
+            let text = serde_json::to_string(&line).unwrap_or_default() + "\n";
+            // The sum of all hours has no time. It is the first member.
+            text.replacen("{\"at\":\"\"", "{\"at\":null", 1)
+        };
+        return lines.map(json).collect();
     }
     let is_csv = matches!(args.format, Format::Csv);
     let cell = |cell: &str| {

@@ -1,7 +1,7 @@
 //! Reads the values of a mapping one by one and collects all mistakes instead of stopping at the
 //! first.
 
-use std::{cell::RefCell, ops::RangeInclusive, time::Duration};
+use std::{cell::RefCell, collections::HashSet, ops::RangeInclusive, time::Duration};
 
 use tidegate_core::{parse_duration, parse_units};
 
@@ -192,6 +192,20 @@ impl<'a> Fields<'a> {
             }
             _ => &[],
         }
+    }
+
+    /// Reads a mapping like [`mapping`](Self::mapping), and complains of keys that are there twice:
+    /// one of the values would be lost.
+    pub fn mapping_once(&self, name: &str, mend: &str) -> &'a [(Node, Node)] {
+        let entries = self.mapping(name, mend);
+        let mut seen = HashSet::new();
+        for (key, _) in entries {
+            if let Some(text) = key.text().filter(|text| !seen.insert(*text)) {
+                let what = format!("`{}` is given twice in `{name}`", abridged(text));
+                self.complaints.at(key.line, what, "keep one");
+            }
+        }
+        entries
     }
 
     /// Reads a field with `read`. `wants` describes the expected value, for the message about any

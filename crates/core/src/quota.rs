@@ -140,6 +140,9 @@ pub enum ParseQuotaError {
         "a duration is a number with a unit of ns, us, ms, s, m, h or d, as in 500ms, 10s, 1m30s, 2h, 1d"
     )]
     Duration,
+    /// The duration has no room in 64 bits of nanoseconds.
+    #[error("a duration is at most 213503d, which is 584 years")]
+    DurationTooLong,
     /// The parts are well formed but are not a valid quota together.
     #[error("{0}")]
     Quota(QuotaError),
@@ -212,8 +215,8 @@ pub fn parse_units(text: &str) -> Option<u64> {
 /// Parses a duration such as `500ms`, `10s`, `1m30s`, `2h` or `1d`.
 ///
 /// # Errors
-/// [`ParseQuotaError::Duration`] if the text has another form, or if the duration is above 584
-/// years.
+/// [`ParseQuotaError::Duration`] if the text has another form, and
+/// [`ParseQuotaError::DurationTooLong`] if the duration is above 584 years.
 pub fn parse_duration(text: &str) -> Result<Duration, ParseQuotaError> {
     let mut rest = text;
     let mut total: u64 = 0;
@@ -230,9 +233,13 @@ pub fn parse_duration(text: &str) -> Result<Duration, ParseQuotaError> {
             .find(|(name, _)| *name == unit)
             .ok_or(ParseQuotaError::Duration)?
             .1;
-        let number: u64 = number.parse().map_err(|_| ParseQuotaError::Duration)?;
-        let part = number.checked_mul(scale).ok_or(ParseQuotaError::Duration)?;
-        total = total.checked_add(part).ok_or(ParseQuotaError::Duration)?;
+        if number.is_empty() {
+            return Err(ParseQuotaError::Duration);
+        }
+        // Digits that have no room, alone or in their unit or together.
+        let part = number.parse().ok().and_then(|n: u64| n.checked_mul(scale));
+        let sum = part.and_then(|part| total.checked_add(part));
+        total = sum.ok_or(ParseQuotaError::DurationTooLong)?;
         rest = tail;
     }
     Ok(Duration::from_nanos(total))

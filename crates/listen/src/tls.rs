@@ -16,7 +16,10 @@ use arc_swap::ArcSwap;
 use rustls::{
     RootCertStore, ServerConfig, ServerConnection,
     crypto::{CryptoProvider, ring::default_provider},
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    pki_types::{
+        CertificateDer, PrivateKeyDer,
+        pem::{self, PemObject},
+    },
     server::{VerifierBuilderError, WebPkiClientVerifier},
 };
 use tidegate_service::observe::metrics::{MetricKind, MetricSource, Sink};
@@ -67,6 +70,22 @@ pub enum TlsError {
     /// A file has no certificate.
     #[error("{} has no certificate: it must be in PEM, as in -----BEGIN CERTIFICATE-----", path.display())]
     Empty {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A file has no private key.
+    #[error("--tls-key {} has no private key: it must be in PEM, as in -----BEGIN PRIVATE KEY-----", path.display())]
+    NoKey {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A private key needs a passphrase.
+    #[error(
+        "--tls-key {path} is encrypted, and the server has no passphrase: write the key without one by \
+         openssl pkey -in {path} -out FILE, in a file that only the server may read",
+        path = path.display()
+    )]
+    Encrypted {
         /// The file.
         path: PathBuf,
     },
@@ -165,11 +184,7 @@ fn for_protocol(plain: &ServerConfig, above: Above) -> ServerConfig {
 fn load(files: &TlsFiles) -> Result<(ServerConfig, u64), TlsError> {
     let provider = Arc::new(default_provider());
     let certificates = read_certificates("--tls-cert", &files.cert)?;
-    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|source| TlsError::Read {
-        what: "--tls-key",
-        path: files.key.clone(),
-        source,
-    })?;
+    let key = read_key(&files.key)?;
     let unfit = |source| TlsError::Unfit {
         cert: files.cert.clone(),
         key: files.key.clone(),
@@ -191,6 +206,24 @@ fn load(files: &TlsFiles) -> Result<(ServerConfig, u64), TlsError> {
         builder.with_single_cert(certificates, key).map_err(unfit)?,
         expires,
     ))
+}
+
+fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    PrivateKeyDer::from_pem_file(path).map_err(|source| {
+        let path = path.to_owned();
+        // Both forms of an encrypted key say so in their first lines.
+        let is_encrypted =
+            std::fs::read(&path).is_ok_and(|text| text.windows(9).any(|word| word == b"ENCRYPTED"));
+        match source {
+            _ if is_encrypted => TlsError::Encrypted { path },
+            pem::Error::NoItemsFound => TlsError::NoKey { path },
+            source => TlsError::Read {
+                what: "--tls-key",
+                path,
+                source,
+            },
+        }
+    })
 }
 
 /// When a certificate expires, in seconds since 1970.

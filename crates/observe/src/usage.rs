@@ -261,7 +261,9 @@ impl Ledger {
     /// Appends what is left, when the server stops.
     pub fn finish(&self) {
         self.counts.stops.store(true, Ordering::Relaxed);
-        write(&self.counts);
+        if let Err(error) = self.counts.write() {
+            tracing::error!(%error, "the usage cannot be written; what was used since it was last written is lost");
+        }
     }
 
     pub fn add(&self, limit: &str, key: &[u8], more: Use, now: Nanos) {

@@ -34,7 +34,7 @@ fn read_match(fields: &Fields<'_>) -> Vec<(String, String)> {
         }
     };
     fields
-        .mapping("match", example)
+        .mapping_once("match", example)
         .iter()
         .filter_map(condition)
         .collect()

@@ -5,6 +5,7 @@
 )]
 
 use std::{
+    fmt::Display,
     io::{self, BufRead, BufReader, Read, Write},
     net::{TcpStream, ToSocketAddrs},
     path::{Path, PathBuf},
@@ -13,12 +14,16 @@ use std::{
 };
 
 use rustls::{
-    ClientConfig, ClientConnection, RootCertStore, StreamOwned,
+    CertificateError, ClientConfig, ClientConnection, RootCertStore, StreamOwned,
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
 };
 use serde_json::Value;
+use tidegate_core::Nanos;
 
-use crate::values::{Address, positive};
+use crate::{
+    output::Unwritten,
+    values::{Address, positive},
+};
 
 /// The longest response to read.
 const MOST_BYTES: u64 = 64 << 20;
@@ -81,8 +86,20 @@ pub enum ClientError {
         server: String,
         option: &'static str,
     },
+    /// The server was not asked, because of what this client was given.
+    #[error("{0}")]
+    Own(Unusable),
+    /// TLS has failed.
+    #[error("{server} has a certificate that is not accepted: {why}")]
+    Certificate { server: String, why: String },
+    #[error(
+        "{server} has not replied within {timeout}: raise --timeout, or see what the server does"
+    )]
+    Late { server: String, timeout: Nanos },
     #[error("{detail}")]
     Refused { detail: String },
+    #[error(transparent)]
+    Unwritten(#[from] Unwritten),
 }
 
 /// The status and the body of a response.
@@ -164,11 +181,30 @@ impl HttpTarget<'_> {
         });
         match answered {
             Ok(answer) => answer.ok_or_else(|| self.no_tidegate()),
-            Err(source) => Err(ClientError::Unreachable {
-                server: self.server.to_string(),
-                source,
-            }),
+            Err(source) => Err(self.failed(source)),
         }
+    }
+
+    /// Explains an error on the way to the server.
+    fn failed(&self, source: io::Error) -> ClientError {
+        let server = self.server.to_string();
+        let inner = source.get_ref();
+        if let Some(own) = inner.and_then(|inner| inner.downcast_ref::<Unusable>()) {
+            return ClientError::Own(own.clone());
+        }
+        let tls = inner.and_then(|inner| inner.downcast_ref::<rustls::Error>());
+        if let Some(rustls::Error::InvalidCertificate(error)) = tls {
+            let why = refused_certificate(error);
+            return ClientError::Certificate { server, why };
+        }
+        if matches!(
+            source.kind(),
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+        ) {
+            let timeout = self.how.timeout.saturating_add(self.waits).into();
+            return ClientError::Late { server, timeout };
+        }
+        ClientError::Unreachable { server, source }
     }
 
     /// Sends a request on a new connection.
@@ -176,10 +212,9 @@ impl HttpTarget<'_> {
         let server = &self.server.authority;
         let token = match self.how.token.as_deref().filter(|token| !token.is_empty()) {
             Some(token) if token.chars().any(char::is_control) => {
-                return Err(io::Error::new(
-                    io::ErrorKind::InvalidInput,
-                    "the token has a line break",
-                ));
+                let what = "the token has a line break or another control character: \
+                            give it without, as in TIDEGATE_TOKEN=$(cat FILE)";
+                return Err(Unusable::new(what));
             }
             Some(token) => format!("authorization: Bearer {token}\r\n"),
             None => String::new(),
@@ -254,8 +289,9 @@ impl How {
         let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
         let mut roots = RootCertStore::empty();
         if let Some(path) = &self.ca {
-            for certificate in certificates(path)? {
-                roots.add(certificate).map_err(io::Error::other)?;
+            for certificate in certificates("--ca", path)? {
+                let unusable = |error| Unusable::of("--ca", path, &error);
+                roots.add(certificate).map_err(unusable)?;
             }
         } else {
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -266,11 +302,12 @@ impl How {
                 .map_err(io::Error::other)?
                 .with_root_certificates(roots);
         let config = match (&self.client_cert, &self.client_key) {
-            (Some(cert), Some(key)) => {
-                let key = PrivateKeyDer::from_pem_file(key).map_err(io::Error::other)?;
+            (Some(cert), Some(path)) => {
+                let key = PrivateKeyDer::from_pem_file(path)
+                    .map_err(|error| Unusable::of("--client-key", path, &error))?;
                 builder
-                    .with_client_auth_cert(certificates(cert)?, key)
-                    .map_err(io::Error::other)?
+                    .with_client_auth_cert(certificates("--client-cert", cert)?, key)
+                    .map_err(|error| Unusable::of("--client-cert", cert, &error))?
             }
             _ => builder.with_no_client_auth(),
         };
@@ -279,10 +316,51 @@ impl How {
     }
 }
 
-fn certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
-    let read = |error| io::Error::other(format!("{}: {error}", path.display()));
-    CertificateDer::pem_file_iter(path)
-        .map_err(read)?
+fn certificates(option: &str, path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
+    let unusable = |error| Unusable::of(option, path, &error);
+    let found: Vec<_> = CertificateDer::pem_file_iter(path)
+        .map_err(unusable)?
         .collect::<Result<_, _>>()
-        .map_err(read)
+        .map_err(unusable)?;
+    if found.is_empty() {
+        let none = "it has no certificate in PEM, as in -----BEGIN CERTIFICATE-----";
+        return Err(Unusable::of(option, path, &none));
+    }
+    Ok(found)
+}
+
+/// Something that this client was given and cannot use.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Unusable(String);
+
+impl Unusable {
+    fn new(what: &str) -> io::Error {
+        io::Error::other(Self(what.to_owned()))
+    }
+
+    /// A file of an option.
+    fn of(option: &str, path: &Path, why: &dyn Display) -> io::Error {
+        Self::new(&format!("{option} {}: {why}", path.display()))
+    }
+}
+
+/// Why a server's certificate is not accepted, and what helps.
+fn refused_certificate(error: &CertificateError) -> String {
+    let mend = match error {
+        CertificateError::UnknownIssuer => {
+            "no authority that is trusted here has signed it; name the file with its authority by --ca"
+        }
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            "it has expired; renew it, and check this machine's clock"
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            "it is for another name; give --server a name that it has"
+        }
+        error if format!("{error:?}").contains("CaUsedAsEndEntity") => {
+            "it is the certificate of an authority; make the server's with basicConstraints=CA:FALSE"
+        }
+        error => return error.to_string(),
+    };
+    mend.to_owned()
 }

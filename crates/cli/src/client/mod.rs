@@ -30,7 +30,7 @@ pub use self::{
         All, Block, Change, Explain, List, Mark, Override, audit, block, blocks, explain, mark,
         override_key, overrides, reload, reset, rules, unblock,
     },
-    shown::print,
+    shown::{print, print_list},
 };
 use crate::values::{Address, positive, server};
 
@@ -163,6 +163,10 @@ impl Printed {
             if !self.is_json() {
                 return show(&answer);
             }
+            let has_list = answer
+                .as_object()
+                .is_some_and(|members| members.values().any(Value::is_array));
+            let print = if has_list { print_list } else { print };
             print(&answer.to_string());
             ["allowed", "unblocked", "ended"]
                 .iter()
@@ -303,7 +307,8 @@ pub fn charge(args: &Units) -> ExitCode {
 }
 
 pub fn refund(args: &Units) -> ExitCode {
-    units(args, "/v1/refund", "refunded")
+    // More than a key has used is not returned.
+    units(args, "/v1/refund", "refunded up to")
 }
 
 fn units(args: &Units, path: &str, done: &str) -> ExitCode {

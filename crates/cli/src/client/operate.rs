@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tidegate_core::Visible;
 use tidegate_server::shown::{self, counted};
 
-use super::{AdminTarget, Of, Printed, columns, explained, path, print, written};
+use super::{AdminTarget, Of, Printed, columns, explained, path, print, print_list, written};
 use crate::values::positive;
 
 /// Deny a key for a time, or until it is unblocked
@@ -250,17 +250,18 @@ pub fn override_key(args: &Override) -> ExitCode {
 pub fn rules(args: &All) -> ExitCode {
     args.format
         .print(args.target.target().get("/v1/rules"), |rules| {
-            print("limits:");
+            let mut lines = vec!["limits:".to_owned()];
             for limit in rules["limits"].as_array().into_iter().flatten() {
-                print(&written(limit));
+                lines.push(written(limit));
                 for (key, own) in limit["runtime_overrides"].as_object().into_iter().flatten() {
                     let quota = own["quota"].as_str().unwrap_or_default();
-                    print(&format!(
+                    lines.push(format!(
                         "    # by an operator, while the server runs: {}: {quota}",
                         Visible(&json!(key).to_string())
                     ));
                 }
             }
+            print_list(&lines.join("\n"));
             true
         })
 }

@@ -1,14 +1,25 @@
 //! Answers of a server as text.
 
-use std::io::{self, Write};
-
 use serde_json::{Value, json};
 use tidegate_core::{Clock, clock::SystemClock};
 use tidegate_server::shown::{span_ms, text, when};
 
+use crate::output;
+
+/// Prints a line about what was decided or done, which the exit code shows even if the line cannot
+/// be written.
 pub fn print(line: &str) {
-    // If standard output is closed, the exit code still shows the result.
-    let _ = writeln!(io::stdout(), "{line}");
+    if let Err(error) = output::write(&format!("{line}\n")) {
+        output::report(&error);
+    }
+}
+
+/// Prints a list, which is lost if it cannot be written: this then ends the program.
+pub fn print_list(text: &str) {
+    if let Err(error) = output::write(&format!("{text}\n")) {
+        output::report(&error);
+        std::process::exit(3);
+    }
 }
 
 /// Prints a decision. Returns whether it admits.
@@ -52,7 +63,7 @@ pub fn columns<const N: usize>(list: &Value, names: [&str; N]) -> bool {
         .flatten()
         .map(|row| names.map(|name| cell(row, name)));
     let rows: Vec<_> = std::iter::once(head).chain(rows).collect();
-    print(crate::check::aligned(&rows).trim_end());
+    print_list(crate::check::aligned(&rows).trim_end());
     true
 }
 

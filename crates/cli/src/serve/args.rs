@@ -27,8 +27,8 @@ use tracing_subscriber::filter::LevelFilter;
 #[cfg(feature = "webhook")]
 use super::values::web_address;
 use super::values::{
-    ConsumeOption, LogFormat, SharingOption, bytes_or_off, host_name, network, origin,
-    share_or_off, throttle, trace_bytes, usage_bytes, with_port,
+    ConsumeOption, LogFormat, SharingOption, bytes_or_off, host_name, metrics_path, network,
+    origin, share_or_off, throttle, trace_bytes, usage_bytes, with_port,
 };
 use crate::values::{MayBeNone, bytes, header_names, part, positive};
 
@@ -470,7 +470,7 @@ pub struct Args {
     #[arg(long, env = "TIDEGATE_OPEN_METRICS", help_heading = CONTROL, hide_short_help = true)]
     open_metrics: bool,
     /// Serve /metrics of the control plane at this path, too
-    #[arg(long, value_name = "PATH", env = "TIDEGATE_METRICS_PATH", help_heading = CONTROL, hide_short_help = true)]
+    #[arg(long, value_name = "PATH", env = "TIDEGATE_METRICS_PATH", value_parser = metrics_path, help_heading = CONTROL, hide_short_help = true)]
     metrics_path: Option<String>,
     /// Host names of the control plane that need no credentials, as in limits.internal (separate
     /// several with commas)
@@ -513,6 +513,9 @@ pub struct Args {
     /// Most detailed level to log: off, error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", env = "TIDEGATE_LOG_LEVEL", default_value = "info", help_heading = TELEMETRY)]
     pub(super) log_level: LevelFilter,
+    /// Options that were given and have no effect.
+    #[arg(skip)]
+    pub without_effect: Vec<String>,
 }
 
 impl Args {

@@ -1,6 +1,7 @@
 //! `tidegate serve`: starts the server and its log, and runs it until a signal ends it.
 
 mod args;
+mod effects;
 mod log_text;
 mod ready;
 mod values;
@@ -20,9 +21,12 @@ use tracing_subscriber::{
 };
 
 use self::values::LogFormat;
-use crate::systemd;
+use crate::{missing, systemd};
 
-pub use self::args::{Args, MAX_KEYS};
+pub use self::{
+    args::{Args, MAX_KEYS},
+    effects::without_effect,
+};
 
 /// Why the server does not start.
 #[derive(Debug, thiserror::Error)]
@@ -102,6 +106,15 @@ async fn serve(
     let orders = signals().map_err(ServeError::Signals)?;
     if let Some(lacks) = args.lacks() {
         return Err(ServeError::Options(lacks));
+    }
+    for line in &args.without_effect {
+        tracing::warn!("{line}");
+    }
+    if args.resp_password.as_deref() == Some("") {
+        tracing::warn!("--resp-password is empty: clients of the Redis protocol need no password");
+    }
+    for (name, meant) in missing::misspelt() {
+        tracing::warn!("no option has the variable {name}, which has no effect: is it {meant}?");
     }
     let has_telemetry = telemetry.is_some();
     let mut options = args.options();

@@ -3,7 +3,7 @@
 use std::{fmt::Write, io, net::SocketAddr};
 
 use tidegate_core::Nanos;
-use tidegate_server::{Server, XdsSource};
+use tidegate_server::{Server, XdsSource, shown};
 
 use super::{args::Args, values::LogFormat};
 
@@ -96,16 +96,21 @@ pub(super) fn print(args: &Args, has_telemetry: bool, server: &Server) {
 /// Three commands that work as printed, for a client on this machine. The user sets `$TOKEN`, `$CA`
 /// and the password.
 fn commands(args: &Args, server: &Server, limit: &str) -> Vec<String> {
-    let [http, resp, admin] =
-        ["http", "resp", "admin"].map(|option| server.address(option).map(reachable));
-    let scheme = |option: &str| {
-        if args.has_tls(option) {
-            "--cacert $CA https"
+    // The options of curl that reach a listener, and the beginning of its URLs.
+    let web = |option: &str| {
+        let (ca, scheme) = if args.has_tls(option) {
+            ("--cacert $CA ", "https")
         } else {
-            "http"
-        }
+            ("", "http")
+        };
+        let reached = match socket_of(server, option) {
+            Some(socket) => format!("{ca}--unix-socket {socket} {scheme}://localhost"),
+            None => format!("{ca}{scheme}://{}", reachable(server.address(option)?)),
+        };
+        Some(reached)
     };
-    let (web, control) = (scheme("http"), scheme("admin"));
+    let (http, admin) = (web("http"), web("admin"));
+    let has_resp = server.place("resp").is_some();
     let has_access = args.access.is_some() || args.tls_client_ca.is_some();
     let token = if has_access {
         "-H \"Authorization: Bearer $TOKEN\" "
@@ -113,21 +118,29 @@ fn commands(args: &Args, server: &Server, limit: &str) -> Vec<String> {
         ""
     };
     let mut commands = Vec::new();
-    if let Some(http) = http {
+    if let Some(http) = &http {
         commands.push(format!(
-            "curl {token}-i {web}://{http}/v1/acquire -d '{{\"limit\":\"{limit}\",\"key\":\"alice\"}}'"
+            "curl {token}-i {http}/v1/acquire -d '{{\"limit\":\"{limit}\",\"key\":\"alice\"}}'"
         ));
-        if resp.is_none() {
+        if !has_resp {
             commands.push(format!(
-                "curl {token}{web}://{http}/v1/peek -d '{{\"limit\":\"{limit}\",\"key\":\"alice\"}}'"
+                "curl {token}{http}/v1/peek -d '{{\"limit\":\"{limit}\",\"key\":\"alice\"}}'"
             ));
             commands.push(match admin {
-                Some(admin) => format!("curl {token}{control}://{admin}/metrics"),
-                None => format!("curl {web}://{http}/readyz"),
+                Some(admin) => format!("curl {token}{admin}/metrics"),
+                None => format!("curl {http}/readyz"),
             });
         }
     }
-    if let Some(resp) = resp {
+    let place = match (
+        socket_of(server, "resp"),
+        server.address("resp").map(reachable),
+    ) {
+        (Some(socket), _) => Some(format!("-s {socket}")),
+        (None, Some(resp)) => Some(format!("-h {} -p {}", resp.ip(), resp.port())),
+        (None, None) => None,
+    };
+    if let Some(place) = place {
         let has_password = args
             .resp_password
             .as_ref()
@@ -142,7 +155,7 @@ fn commands(args: &Args, server: &Server, limit: &str) -> Vec<String> {
         } else {
             ""
         };
-        let cli = format!("{auth}redis-cli{tls} -h {} -p {}", resp.ip(), resp.port());
+        let cli = format!("{auth}redis-cli{tls} {place}");
         commands.push(format!("{cli} ACQUIRE {limit} alice"));
         if http.is_none() {
             commands.push(format!("{cli} PEEK {limit} alice"));
@@ -150,6 +163,12 @@ fn commands(args: &Args, server: &Server, limit: &str) -> Vec<String> {
         commands.push(format!("{cli} CL.THROTTLE bob 15 30 60"));
     }
     commands
+}
+
+/// The path of the Unix socket of a listener, for a shell.
+fn socket_of(server: &Server, option: &str) -> Option<String> {
+    let path = server.place(option)?.strip_prefix("unix:")?;
+    Some(shown::command([path]))
 }
 
 /// An address that a client on this machine can connect to.

@@ -115,6 +115,17 @@ pub(super) fn host_name(text: &str) -> Result<String, &'static str> {
     Err("a name is without a scheme and a port, as in limits.internal")
 }
 
+pub(super) fn metrics_path(text: &str) -> Result<String, &'static str> {
+    let is_path = |byte: u8| byte.is_ascii_graphic() && !b"?#{}".contains(&byte);
+    if text.len() < 2 || !text.starts_with('/') || !text.bytes().all(is_path) {
+        return Err("write a path, as in /actuator/prometheus");
+    }
+    if text.starts_with("/v1/") {
+        return Err("the API is below /v1/; choose another path, as in /actuator/prometheus");
+    }
+    Ok(text.to_owned())
+}
+
 pub(super) fn origin(text: &str) -> Result<String, &'static str> {
     match text.split_once("://") {
         Some((scheme, host))

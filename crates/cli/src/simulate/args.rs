@@ -124,18 +124,18 @@ pub struct Args {
 
     /// The log's format: auto, common, combined, vhost_combined, envoy, alb, haproxy, squid, granian,
     /// tornado, gin, jsonl, logfmt, w3c, csv, rate (requests per second).
-    #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = parse_format)]
+    #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = parse_format, conflicts_with = "synthetic")]
     pub format_in: MayBeNone<Format>,
 
     /// The field that contains the time: RFC 3339, or a number since 1970. [default: the first one
     /// present of StartUTC, time, timestamp, @timestamp, ts, msec, time_iso8601, time_local,
     /// start_time, EdgeStartTimestamp, requestTime, t, date]
-    #[arg(long, value_name = "FIELD")]
+    #[arg(long, value_name = "FIELD", conflicts_with = "synthetic")]
     pub time_field: Option<String>,
 
     /// Spread the requests of one key with the same time evenly over the log's time unit: over one
     /// second if the log has whole seconds. Without this option, all of them arrive at its start.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "synthetic")]
     pub spread: bool,
 
     /// Charge a field of each line after the answer, whether it fits or not: bytes (those of the
@@ -171,7 +171,7 @@ pub struct Args {
     pub report: Option<PathBuf>,
 
     /// How many of the most denied keys the table shows, at most 20.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u8).range(0..=20))]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u8).range(0..=20), conflicts_with = "follow")]
     pub top: u8,
 
     /// Number of threads, at most 1024; it does not affect the findings. [default: one per core]

@@ -32,6 +32,24 @@ pub enum SimulateError {
     /// Only one log can be followed.
     #[error("--follow reads one log; give one file, or - for standard input")]
     FollowOne,
+    /// A packed log grows in blocks.
+    #[error(
+        "{0} is packed, and --follow reads plain lines: pipe the unpacked text, as in zcat FILE | tidegate simulate - --follow …"
+    )]
+    FollowPacked(String),
+    /// A trace does not grow.
+    #[error("{0} is a trace of a server, and --follow is for logs: leave --follow out")]
+    FollowTrace(String),
+    /// Nothing asks for what is given.
+    #[error(
+        "--trusted-proxies is for the key `forwarded`, which no limit has here: add --by forwarded, or leave it out"
+    )]
+    NoForwarded,
+    /// A page is printed in place of the JSON.
+    #[error(
+        "--report - prints the page in place of the findings: give it a file, or leave --format out"
+    )]
+    PageAsFindings,
     /// Synthetic traffic has no such keys.
     #[error("synthetic traffic has only sources: use --by ip (one key per source) or --by global")]
     SyntheticBy,
@@ -82,8 +100,11 @@ pub enum SimulateError {
     )]
     TraceReading,
     /// A trace is replayed alone.
-    #[error("{} is a trace of a server, which is replayed alone: give no other file", _0.display())]
-    TraceAmongFiles(PathBuf),
+    #[error(
+        "{} is a trace of a server, which is replayed alone: give no other file",
+        _0
+    )]
+    TraceAmongFiles(String),
     /// A trace has only some of the tenants.
     #[error("--shares is for logs: a trace has only some of the keys that share a limit")]
     SharesOfTrace,

@@ -12,18 +12,21 @@ use std::{
 
 use serde_json::json;
 use tidegate_core::{Clock, clock::SystemClock};
+use tidegate_server::trace::is_recording;
 use tidegate_sim::{
     AlgorithmSpec, Live, LiveCounts, Trial,
-    input::{self, read_lines},
+    input::{self, is_packed, read_lines},
     report::printable,
 };
 
-use super::{Args, Output, SimulateError, note, options};
+use super::{Args, Output, SimulateError, note, options, recorded::named};
 
 const SECOND: u64 = 1_000_000_000;
 /// How often a file is read again after its end was reached.
 const POLL: Duration = Duration::from_millis(100);
 const CHUNK: usize = 64 * 1024;
+/// How much of a file shows whether it is packed.
+const HEAD: u64 = 1024;
 /// How many bytes wait for the end of the second; more are decided on earlier.
 const PENDING: usize = 8 << 20;
 
@@ -52,7 +55,8 @@ pub fn follow(args: &Args) -> Result<(), SimulateError> {
     let (mut live, options) = (Live::new(&trials), options(args));
     let (sender, chunks) = sync_channel(64);
     let open = Tail::open(source);
-    let mut tail = open.map_err(|error| input_error(source, error))?;
+    let (mut tail, head) = open.map_err(|error| input_error(source, error))?;
+    check_followed(source, &head)?;
     thread::spawn(move || tail.send_all(&sender));
 
     let clock = SystemClock::new();
@@ -60,6 +64,9 @@ pub fn follow(args: &Args) -> Result<(), SimulateError> {
     loop {
         let ended = gather(&chunks, &clock, &mut pending);
         let ended = ended.map_err(|error| input_error(source, error))?;
+        if format.is_none() {
+            check_followed(source, &pending)?;
+        }
         // An incomplete line waits for its end.
         let complete = if ended {
             pending.len()
@@ -98,9 +105,20 @@ pub fn follow(args: &Args) -> Result<(), SimulateError> {
     }
 }
 
+/// Refuses an input that begins with other things than lines of a log.
+fn check_followed(source: &Path, head: &[u8]) -> Result<(), SimulateError> {
+    if is_packed(head) {
+        return Err(SimulateError::FollowPacked(named(source)));
+    }
+    if is_recording(head) {
+        return Err(SimulateError::FollowTrace(named(source)));
+    }
+    Ok(())
+}
+
 fn input_error(source: &Path, error: io::Error) -> SimulateError {
     input::InputError::Open {
-        source_name: source.display().to_string(),
+        source_name: named(source),
         error,
     }
     .into()
@@ -154,7 +172,8 @@ fn print(args: &Args, when: &str, counts: &LiveCounts) -> Result<bool, SimulateE
 
 /// A log that grows.
 enum Tail {
-    Stdin,
+    /// Standard input, or a pipe.
+    Stream(Box<dyn Read + Send>),
     File {
         path: PathBuf,
         file: File,
@@ -164,17 +183,25 @@ enum Tail {
 }
 
 impl Tail {
-    fn open(path: &Path) -> io::Result<Self> {
+    /// The input, and how a file begins.
+    fn open(path: &Path) -> io::Result<(Self, Vec<u8>)> {
         if path.as_os_str() == "-" {
-            return Ok(Self::Stdin);
+            return Ok((Self::Stream(Box::new(io::stdin())), Vec::new()));
         }
         let mut file = File::open(path)?;
+        // A pipe has no end to begin at.
+        if !file.metadata()?.is_file() {
+            return Ok((Self::Stream(Box::new(file)), Vec::new()));
+        }
+        let mut head = Vec::new();
+        (&mut file).take(HEAD).read_to_end(&mut head)?;
         file.seek(SeekFrom::End(0))?;
-        Ok(Self::File {
+        let tail = Self::File {
             path: path.to_owned(),
             file,
             next: None,
-        })
+        };
+        Ok((tail, head))
     }
 
     /// Sends each line until the input ends or the receiver is dropped. A followed file never ends.
@@ -182,7 +209,7 @@ impl Tail {
         loop {
             let mut chunk = vec![0; CHUNK];
             let read = match self {
-                Self::Stdin => io::stdin().lock().read(&mut chunk),
+                Self::Stream(input) => input.read(&mut chunk),
                 Self::File { file, .. } => file.read(&mut chunk),
             };
             let sent = match (read, &mut *self) {
@@ -192,7 +219,7 @@ impl Tail {
                     let _ = sender.send(Err(error));
                     return;
                 }
-                (Ok(0), Self::Stdin) => return,
+                (Ok(0), Self::Stream(_)) => return,
                 (Ok(0), Self::File { path, file, next }) => {
                     // Read to the end once more: a last line may have come before the new file
                     // existed.

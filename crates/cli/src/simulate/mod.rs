@@ -41,6 +41,7 @@ pub use args::Args;
 use args::Output;
 use error::SimulateError;
 use progress::ProgressLine;
+use recorded::Input;
 
 /// The exit code after Ctrl-C, as shells have it.
 const INTERRUPTED: u8 = 128 + SIGINT as u8;
@@ -79,21 +80,29 @@ fn nothing_to_try() -> ExitCode {
 /// reader that closes standard output is not a failure.
 /// Returns whether Ctrl-C ended the reading, so that the results are those of a part.
 fn simulate(args: &Args) -> Result<bool, SimulateError> {
-    let by = args.by.iter().chain(&args.shares);
-    check_proxies(by.flat_map(By::fields), args)?;
+    let by = || args.by.iter().chain(&args.shares).flat_map(By::fields);
+    check_proxies(by(), args)?;
+    if args.report.as_deref() == Some(Path::new("-")) && matches!(args.format, Output::Json) {
+        return Err(SimulateError::PageAsFindings);
+    }
     if args.follow {
+        check_forwarded(by(), args)?;
         return follow::follow(args).map(|()| false);
     }
-    let recorded = if args.synthetic.synthetic {
-        None
+    let input = if args.synthetic.synthetic {
+        Input::Logs(Vec::new())
     } else {
         recorded::load(args)?
     };
-    if recorded.is_some() && args.shares.is_some() {
-        return Err(SimulateError::SharesOfTrace);
-    }
-    if let (Some(recorded), Some(path)) = (&recorded, &args.rules) {
-        return recorded::try_rules(path, recorded, args).map(|()| false);
+    if let Input::Trace(recorded) = &input {
+        if args.shares.is_some() {
+            return Err(SimulateError::SharesOfTrace);
+        }
+        if let Some(path) = &args.rules {
+            return recorded::try_rules(path, recorded, args).map(|()| false);
+        }
+    } else if args.rules.is_none() {
+        check_forwarded(by(), args)?;
     }
     let page = args.report.as_deref();
     let (page_on_stdout, page) = (
@@ -107,13 +116,13 @@ fn simulate(args: &Args) -> Result<bool, SimulateError> {
     let progress = Arc::new(Progress::default());
     let stopped = end_reading_on_ctrl_c(&progress)?;
     let line = ProgressLine::show(Arc::clone(&progress));
-    let report = match (&args.rules, &recorded) {
+    let report = match &input {
         _ if args.synthetic.synthetic => made_up(args, &progress),
-        (_, Some(recorded)) => recorded::replay(recorded, args, &progress),
-        (Some(path), None) => rules::replay_rules(path, args, &progress),
-        (None, None) => match &args.shares {
-            Some(by) => shares::replay_quotas(by, args, &progress),
-            None => logged(args, &progress),
+        Input::Trace(recorded) => recorded::replay(recorded, args, &progress),
+        Input::Logs(sources) => match (&args.rules, &args.shares) {
+            (Some(path), _) => rules::replay_rules(path, sources, args, &progress),
+            (None, Some(by)) => shares::replay_quotas(by, sources, args, &progress),
+            (None, None) => logged(sources, args, &progress),
         },
     }?;
     drop(line);
@@ -163,6 +172,18 @@ fn check_proxies<'a>(
     let needs_proxies = by.any(|field| *field == Field::Forwarded);
     if needs_proxies && args.trusted_proxies.is_none() {
         return Err(SimulateError::NoProxies);
+    }
+    Ok(())
+}
+
+/// Checks that trusted proxies are not given in vain.
+fn check_forwarded<'a>(
+    mut by: impl Iterator<Item = &'a Field>,
+    args: &Args,
+) -> Result<(), SimulateError> {
+    let uses_proxies = by.any(|field| *field == Field::Forwarded);
+    if args.trusted_proxies.is_some() && !uses_proxies {
+        return Err(SimulateError::NoForwarded);
     }
     Ok(())
 }
@@ -256,9 +277,8 @@ fn made_up(args: &Args, progress: &Progress) -> Result<Report, SimulateError> {
     })
 }
 
-fn logged(args: &Args, progress: &Progress) -> Result<Report, SimulateError> {
-    let (sources, options) = (sources(args), options(args));
-    let loaded = input::read(&sources, &options, progress)?;
+fn logged(sources: &[Source], args: &Args, progress: &Progress) -> Result<Report, SimulateError> {
+    let loaded = input::read(sources, &options(args), progress)?;
     warn_of_unparsed(&loaded.unparsed, loaded.lines, loaded.format.parts());
     let mut report = examine(&loaded.trace, &loaded.by.to_string(), args, progress)?;
     let windows = report
@@ -274,7 +294,7 @@ fn logged(args: &Args, progress: &Progress) -> Result<Report, SimulateError> {
         .extend(warn_of_keys(&loaded.trace, &loaded.by));
     report.warnings.extend(loaded.proof.notes(windows));
     report.samples = loaded.proof.samples;
-    report.source = source_names(args, &sources, loaded.format);
+    report.source = source_names(args, sources, loaded.format);
     report.by = loaded.by.to_string();
     report.lines = loaded.lines;
     report.unparsed = loaded.unparsed.count;
@@ -284,17 +304,6 @@ fn logged(args: &Args, progress: &Progress) -> Result<Report, SimulateError> {
         .iter()
         .for_each(|warning| note(&format!("warning: {warning}")));
     Ok(report)
-}
-
-fn sources(args: &Args) -> Vec<Source> {
-    let source = |path: &PathBuf| {
-        if path.as_os_str() == "-" {
-            Source::Stdin
-        } else {
-            Source::File(path.clone())
-        }
-    };
-    args.files.iter().map(source).collect()
 }
 
 fn source_names(args: &Args, sources: &[Source], format: Format) -> String {

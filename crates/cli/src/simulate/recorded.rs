@@ -2,8 +2,9 @@
 //! decided on them.
 
 use std::{
+    cell::Cell,
     fs::File,
-    io::{self, BufRead, Write},
+    io::{self, BufRead, Read, Write},
     path::Path,
     time::Duration,
 };
@@ -12,12 +13,12 @@ use serde_json::json;
 use tidegate_server::{
     rules::{self as server_rules, Keeping},
     shown::counted,
-    trace::{Recording, RecordingError, is_recording},
+    trace::{Recording, is_recording},
     what_if::{Denials, KeysEstimate, WhatIf, what_if},
 };
 use tidegate_sim::{
     Progress,
-    input::{By, Zone, unpack, write_utc},
+    input::{By, Opened, Source, Zone, unpack, write_utc},
     report::{Report, printable},
     workload::TraceBuilder,
 };
@@ -35,9 +36,17 @@ pub struct Recorded {
     source: String,
 }
 
-/// The trace that the arguments name; `None` if they name a log.
-pub fn load(args: &Args) -> Result<Option<Recorded>, SimulateError> {
-    let (read, source) = match (&args.server, &args.files[..]) {
+/// The input of a replay.
+pub enum Input {
+    /// A trace of a server.
+    Trace(Recorded),
+    /// Logs.
+    Logs(Vec<Source>),
+}
+
+/// The trace that the arguments name, or else the logs.
+pub fn load(args: &Args) -> Result<Input, SimulateError> {
+    let (recording, source) = match (&args.server, &args.files[..]) {
         (Some(server), _) => {
             let target = HttpTarget {
                 server,
@@ -46,16 +55,30 @@ pub fn load(args: &Args) -> Result<Option<Recorded>, SimulateError> {
                 waits: Duration::ZERO,
             };
             let read = target.read("/v1/trace", |body| Recording::read(body))?;
-            (Some(read), format!("the trace of {server}"))
+            (read, format!("the trace of {server}"))
         }
-        (None, [path]) => (read(path), path.display().to_string()),
-        (None, files) => match files.iter().find(|path| is_trace(path)) {
-            Some(trace) => return Err(SimulateError::TraceAmongFiles(trace.clone())),
-            None => return Ok(None),
+        (None, [path]) => match begin(path, |text| Recording::read(text)) {
+            Begun::Trace(read) => (read, named(path)),
+            Begun::Log(source) => return Ok(Input::Logs(vec![source])),
         },
+        (None, files) => {
+            let mut logs = Vec::new();
+            for path in files {
+                // A pipe is opened in its turn: its writer may write another one first.
+                let is_pipe = path.metadata().is_ok_and(|file| !file.is_file());
+                if is_pipe && path != Path::new("-") {
+                    logs.push(Source::File(path.clone()));
+                    continue;
+                }
+                match begin(path, |_| ()) {
+                    Begun::Trace(()) => return Err(SimulateError::TraceAmongFiles(named(path))),
+                    Begun::Log(source) => logs.push(source),
+                }
+            }
+            return Ok(Input::Logs(logs));
+        }
     };
-    let Some(read) = read else { return Ok(None) };
-    let recording = read.map_err(|error| SimulateError::Trace {
+    let recording = recording.map_err(|error| SimulateError::Trace {
         source_name: source.clone(),
         error,
     })?;
@@ -86,7 +109,16 @@ pub fn load(args: &Args) -> Result<Option<Recorded>, SimulateError> {
     if recording.events.is_empty() {
         return Err(SimulateError::EmptyTrace(source));
     }
-    Ok(Some(Recorded { recording, source }))
+    Ok(Input::Trace(Recorded { recording, source }))
+}
+
+/// The name of a file in messages.
+pub fn named(path: &Path) -> String {
+    if path == Path::new("-") {
+        Source::Stdin.name()
+    } else {
+        path.display().to_string()
+    }
 }
 
 /// Stops unpacking: enough was read, or the file cannot be read. The log reader then reports the
@@ -99,33 +131,73 @@ impl From<io::Error> for Stop {
     }
 }
 
-/// Reads a file that begins like a trace.
-fn read(path: &Path) -> Option<Result<Recording, RecordingError>> {
-    of_trace(path, |text| Recording::read(text))
+/// The result of a look at an input.
+enum Begun<T> {
+    /// A trace, and what was read of it.
+    Trace(T),
+    /// Anything else, with its beginning still in front.
+    Log(Source),
 }
 
-/// Whether a file begins like a trace.
-fn is_trace(path: &Path) -> bool {
-    of_trace(path, |_| ()).is_some()
-}
-
-/// Passes on a file that begins like a trace. It consumes nothing of any other file, so the log
-/// reader starts at the beginning.
-fn of_trace<T>(path: &Path, read: impl FnOnce(&mut dyn BufRead) -> T) -> Option<T> {
+/// Looks whether an input begins like a trace, packed or not, and if so reads it.
+fn begin<T>(path: &Path, read: impl FnOnce(&mut dyn BufRead) -> T) -> Begun<T> {
     if path == Path::new("-") {
-        let mut stdin = io::stdin().lock();
-        // The buffer is the process's own, and is not used up by a look.
-        let is_trace = stdin.fill_buf().is_ok_and(is_recording);
-        return is_trace.then(|| read(&mut stdin));
+        return begin_stream(named(path), io::stdin(), read);
     }
-    // A pipe can be read only once, and opening it waits for its writer. The log reader reports
-    // errors.
-    if !path.metadata().is_ok_and(|file| file.is_file()) {
-        return None;
+    let log = Begun::Log(Source::File(path.to_owned()));
+    // The log reader reports errors.
+    let Ok(metadata) = path.metadata() else {
+        return log;
+    };
+    if metadata.is_dir() {
+        return log;
     }
-    let file = File::open(path).ok()?;
+    let Ok(file) = File::open(path) else {
+        return log;
+    };
+    if metadata.is_file() {
+        return of_trace(file, read).map_or(log, Begun::Trace);
+    }
+    begin_stream(named(path), file, read)
+}
+
+/// The same of an input that can be read only once.
+fn begin_stream<T>(
+    name: String,
+    input: impl Read + Send + 'static,
+    read: impl FnOnce(&mut dyn BufRead) -> T,
+) -> Begun<T> {
+    let keeps = Cell::new(true);
+    let mut kept = Kept {
+        input,
+        begin: Vec::new(),
+        error: None,
+        keeps: &keeps,
+    };
+    let found = of_trace(&mut kept, |text| {
+        // A trace is not read again.
+        keeps.set(false);
+        read(text)
+    });
+    let Kept {
+        input,
+        begin,
+        error,
+        ..
+    } = kept;
+    found.map_or_else(
+        || {
+            let begin = io::Cursor::new(begin).chain(Failing(error));
+            Begun::Log(Source::Opened(Opened::new(name, begin.chain(input))))
+        },
+        Begun::Trace,
+    )
+}
+
+/// Passes on an input that begins like a trace.
+fn of_trace<T>(input: impl Read, read: impl FnOnce(&mut dyn BufRead) -> T) -> Option<T> {
     let (mut read, mut found) = (Some(read), None);
-    let _ = unpack(file, |text| {
+    let _ = unpack(input, |text| {
         if is_recording(text.fill_buf()?) {
             found = read.take().map(|read| read(text));
         }
@@ -133,6 +205,38 @@ fn of_trace<T>(path: &Path, read: impl FnOnce(&mut dyn BufRead) -> T) -> Option<
         Err::<(), _>(Stop)
     });
     found
+}
+
+/// Keeps what is read of an input, so that it can be read again.
+struct Kept<'k, R> {
+    input: R,
+    begin: Vec<u8>,
+    error: Option<io::Error>,
+    keeps: &'k Cell<bool>,
+}
+
+impl<R: Read> Read for Kept<'_, R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let read = self.input.read(out);
+        if self.keeps.get() {
+            match &read {
+                Ok(read) => self.begin.extend_from_slice(&out[..*read]),
+                // Unpacking goes on after an interruption.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => self.error = Some(io::Error::new(error.kind(), error.to_string())),
+            }
+        }
+        read
+    }
+}
+
+/// The error that ended the look, once.
+struct Failing(Option<io::Error>);
+
+impl Read for Failing {
+    fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+        self.0.take().map_or(Ok(0), Err)
+    }
 }
 
 /// Replays the trace through each limit of a rules file, and prints what it would have denied.

@@ -8,15 +8,15 @@ use tidegate_server::{
 };
 use tidegate_sim::{
     AlgorithmSpec, Progress, Trial, Workload, heat_map,
-    input::{self, By, Condition, Field, Selected, Selector},
+    input::{self, By, Condition, Field, Selected, Selector, Source},
     replay,
     report::Report,
     workload::Trace,
 };
 
 use super::{
-    args::Args, check_proxies, error::SimulateError, note, options, shares, source_names, sources,
-    threads, warn_of_keys, warn_of_unparsed,
+    args::Args, check_forwarded, check_proxies, error::SimulateError, note, options, shares,
+    source_names, threads, warn_of_keys, warn_of_unparsed,
 };
 
 /// A policy to replay with its requests: the limit itself, or one of its overrides.
@@ -30,6 +30,7 @@ struct ReplayedPolicy<'a> {
 /// asks for one at a time.
 pub fn replay_rules(
     path: &Path,
+    sources: &[Source],
     args: &Args,
     progress: &Progress,
 ) -> Result<Report, SimulateError> {
@@ -46,14 +47,14 @@ pub fn replay_rules(
         .iter()
         .map(|limit| selector(limit))
         .collect::<Result<Vec<_>, _>>()?;
-    let by = selectors.iter().flat_map(|selector| selector.by.fields());
-    check_proxies(by, args)?;
-    let sources = sources(args);
-    let loaded = input::read_limits(&sources, &options(args), &selectors, progress)?;
+    let by = || selectors.iter().flat_map(|selector| selector.by.fields());
+    check_proxies(by(), args)?;
+    check_forwarded(by(), args)?;
+    let loaded = input::read_limits(sources, &options(args), &selectors, progress)?;
     warn_of_unparsed(&loaded.unparsed, loaded.lines, loaded.format.parts());
     let windows = limits.iter().filter_map(|limit| limit.policy.window);
     let mut report = Report {
-        source: source_names(args, &sources, loaded.format),
+        source: source_names(args, sources, loaded.format),
         lines: loaded.lines,
         unparsed: loaded.unparsed.count,
         excluded: loaded.excluded,

@@ -9,28 +9,32 @@ use tidegate_core::{
 use tidegate_server::rules::{LimitSpec, SharesBy};
 use tidegate_sim::{
     AlgorithmSpec, Progress, SharesTrial,
-    input::{self, By},
+    input::{self, By, Source},
     replay_shares,
     report::{Report, SharesReport},
     workload::{Trace, Workload as _},
 };
 
 use super::{
-    algorithms, args::Args, error::SimulateError, note, options, source_names, sources,
-    warn_of_grain, warn_of_unparsed,
+    algorithms, args::Args, error::SimulateError, note, options, source_names, warn_of_grain,
+    warn_of_unparsed,
 };
 
 /// Replays the limits of the command line, each shared by the tenants that `by` names.
-pub fn replay_quotas(by: &By, args: &Args, progress: &Progress) -> Result<Report, SimulateError> {
-    let sources = sources(args);
+pub fn replay_quotas(
+    by: &By,
+    sources: &[Source],
+    args: &Args,
+    progress: &Progress,
+) -> Result<Report, SimulateError> {
     let options = input::Options {
         by: Some(by.clone()),
         ..options(args)
     };
-    let loaded = input::read(&sources, &options, progress)?;
+    let loaded = input::read(sources, &options, progress)?;
     warn_of_unparsed(&loaded.unparsed, loaded.lines, loaded.format.parts());
     let mut report = Report {
-        source: source_names(args, &sources, loaded.format),
+        source: source_names(args, sources, loaded.format),
         by: by.to_string(),
         lines: loaded.lines,
         unparsed: loaded.unparsed.count,

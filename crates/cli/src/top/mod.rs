@@ -22,7 +22,8 @@ use clap::ValueEnum;
 
 use self::{app::App, data::TopServer};
 use crate::{
-    client::{AdminTarget, ClientError, Printed, exit, pause, print},
+    client::{AdminTarget, ClientError, Printed, exit, pause, print_list},
+    output::written,
     values::positive,
 };
 
@@ -80,7 +81,7 @@ pub fn run(args: &Args) -> ExitCode {
     } else if args.once {
         server.overview().map(|overview| {
             app.show(overview);
-            print(view::plain(&app).trim_end());
+            print_list(view::plain(&app).trim_end());
         })
     } else if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         eprintln!(
@@ -100,7 +101,10 @@ pub fn run(args: &Args) -> ExitCode {
 fn lines(server: &TopServer<'_>, args: &Args) -> Result<(), ClientError> {
     loop {
         let value = server.overview_json()?;
-        if writeln!(io::stdout(), "{value}").is_err() || args.once {
+        let line = writeln!(io::stdout(), "{value}");
+        let is_closed = line.is_err();
+        written(line, "standard output")?;
+        if is_closed || args.once {
             return Ok(());
         }
         pause(args.every);

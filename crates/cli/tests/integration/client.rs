@@ -30,6 +30,122 @@ fn serving(name: &str) -> Serving {
 }
 
 #[test]
+fn a_result_that_cannot_be_written_is_no_success() {
+    let directory = scratch("client-full");
+    let (usage, rules) = (directory.join("usage"), directory.join("rules.yaml"));
+    fs::create_dir(&usage).unwrap();
+    fs::write(&rules, "limits: [{name: a, limit: 1/1s}]").unwrap();
+    let server = serving("client-full-server");
+    let run = |arguments: &[&str], out: std::process::Stdio| {
+        let output = tidegate().args(arguments).stdout(out).output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        (output.status.code(), told)
+    };
+    for (arguments, code) in [
+        (&["usage", usage.to_str().unwrap()][..], 1),
+        (&["token", "shop"], 1),
+        (&["import", "limits", "5/second"], 1),
+        (&["check", rules.to_str().unwrap()], 1),
+        (&["completions", "bash"], 1),
+        (&["man"], 1),
+        (&["ratelimit", "--options"], 1),
+        (&["rules", "--server", &server.admin], 3),
+        (&["blocks", "--server", &server.admin], 3),
+        (&["audit", "--format", "json", "--server", &server.admin], 3),
+        // What was decided shows in the exit code all the same.
+        (&["acquire", "cron", "a", "--server", &server.http], 0),
+    ] {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let (ended, told) = run(arguments, full.into());
+        let says = told.contains("cannot write to standard output");
+        assert!(ended == Some(code) && says, "{arguments:?}: {told}");
+        // A reader that has gone has seen enough.
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let (ended, told) = run(arguments, writer.into());
+        assert_eq!((ended, told.as_str()), (Some(0), ""), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_device_that_a_trace_is_recorded_to_stays_one() {
+    let rules = scratch("client-record").join("rules.yaml");
+    fs::write(&rules, "limits: [{name: a, limit: 1/1s}]").unwrap();
+    let server = Serving::with(&["--rules", rules.to_str().unwrap(), "--trace-keys", "100%"]);
+    let (pipe, link) = (
+        rules.with_file_name("pipe"),
+        rules.with_file_name("link.jsonl"),
+    );
+    let target = rules.with_file_name("target.jsonl");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    let reader = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || fs::read_to_string(pipe).unwrap()
+    });
+    let record = |path: &std::path::Path| {
+        let (code, _, told) = ask(&server.admin, &["record", "-o", path.to_str().unwrap()]);
+        assert_eq!(code, Some(0), "{told}");
+    };
+    record(&pipe);
+    assert!(reader.join().unwrap().starts_with("{\"tidegate_trace\":"));
+    fs::write(&target, "").unwrap();
+    std::os::unix::fs::symlink(&target, &link).unwrap();
+    record(&link);
+    assert!(link.is_symlink());
+    assert!(fs::metadata(&target).unwrap().len() > 0);
+}
+
+#[test]
+fn what_this_client_cannot_use_is_not_the_servers_fault() {
+    let server = serving("client-own");
+    let https = format!("https://{}", server.http);
+    let rules = scratch("client-own-files").join("rules.yaml");
+    fs::write(&rules, "limits: []").unwrap();
+    let rules = rules.to_str().unwrap();
+    for (arguments, expected) in [
+        (
+            &["--server", &https, "--ca", "/none.pem"][..],
+            "--ca /none.pem: ",
+        ),
+        (&["--server", &https, "--ca", rules], "has no certificate"),
+        (
+            &["--server", &server.http, "--token", "a\nb"],
+            "the token has a line break",
+        ),
+    ] {
+        let output = tidegate()
+            .args(["peek", "cron", "a"])
+            .args(arguments)
+            .output()
+            .unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(3), "{told}");
+        assert!(
+            told.contains(expected) && !told.contains("is a server running"),
+            "{told}"
+        );
+    }
+    // A server that takes connections and does not reply.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let output = tidegate()
+        .args([
+            "peek",
+            "cron",
+            "a",
+            "--server",
+            &address,
+            "--timeout",
+            "10ms",
+        ])
+        .output()
+        .unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(told.contains("has not replied within 10ms"), "{told}");
+}
+
+#[test]
 fn a_shell_script_is_limited_by_exit_codes() {
     let server = serving("client-acquire");
     let operate = |arguments: &[&str]| ask(&server.admin, arguments);
@@ -55,7 +171,7 @@ fn a_shell_script_is_limited_by_exit_codes() {
     );
     assert_eq!(
         said(ask(&["refund", "cron", "nightly"])),
-        (Some(0), "refunded 1, remaining 1".into())
+        (Some(0), "refunded up to 1, remaining 1".into())
     );
     assert_eq!(ask(&["acquire", "cron", "nightly"]).0, Some(0));
     let effect = |arguments: &[&str]| said(operate(arguments));

@@ -71,7 +71,7 @@ const ROWS: &[(Asks, &str, i32, Prints)] = &[
         DataPlane,
         "refund cron a --cost 4",
         0,
-        Line("refunded 4, remaining 1"),
+        Line("refunded up to 4, remaining 1"),
     ),
     (
         ControlPlane,

@@ -494,6 +494,9 @@ fn what_has_no_equal_rule_is_refused_with_its_line() {
         fs::write(&file, configuration).unwrap();
         let error = import(&[kind, file.to_str().unwrap()]).unwrap_err();
         assert!(error.contains(expected), "{configuration}\nsaid: {error}");
+        // A limit with a mistake is one.
+        let (nothing, is_alone) = ("there is no limit to import", error.lines().count() == 1);
+        assert!(!error.contains(nothing) || is_alone, "{error}");
     }
     let error = import(&["limits", "10/second", "\u{1b}[2Jten"]).unwrap_err();
     assert!(

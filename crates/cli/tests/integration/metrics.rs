@@ -181,6 +181,14 @@ fn errors_say_what_to_do() {
         missing.contains("cannot read /nonexistent/app.log"),
         "{missing}"
     );
+    let other = refused(
+        &[Path::new(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/Cargo.toml"
+        ))],
+        &[],
+    );
+    assert!(other.contains("is one of a metric log"), "{other}");
     let directory = refused(&[Path::new(env!("CARGO_TARGET_TMPDIR"))], &[]);
     assert!(directory.contains("name the files in it"), "{directory}");
     let time = refused(&[&log], &["--from", "yesterday"]);

@@ -671,6 +671,14 @@ fn what_has_no_effect_is_named_and_what_cannot_be_is_refused() {
     );
     for (variables, says) in [
         (&[("CONFIG_TYPE", "HTTP")][..], "FILE or GRPC_XDS_SOTW"),
+        (
+            &[("REDIS_TLS", "oui")],
+            "REDIS_TLS is oui; it must be true or false",
+        ),
+        (
+            &[("REDIS_URL", "a:1"), ("REDIS_SOCKET_TYPE", "udp")],
+            "it must be tcp, tls or unix",
+        ),
         (&[("BACKEND_TYPE", "memcache")], "give REDIS_URL"),
         (
             &[("GRPC_SERVER_USE_TLS", "true")],

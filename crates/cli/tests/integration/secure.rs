@@ -643,7 +643,9 @@ fn the_program_works_over_tls_with_a_token() {
         .unwrap();
     let told = String::from_utf8(untrusted.stderr).unwrap();
     assert!(
-        untrusted.status.code() == Some(3) && told.contains("certificate"),
+        untrusted.status.code() == Some(3)
+            && told.contains("certificate")
+            && told.contains("by --ca"),
         "{told}"
     );
 }
@@ -780,6 +782,22 @@ fn a_publicly_reachable_listener_is_refused_without_protection() {
     );
     let told = refused(&["--tls-cert", &key, "--tls-key", &cert]);
     assert!(told.contains("BEGIN CERTIFICATE"), "{told}");
+    let told = refused(&["--tls-cert", &cert, "--tls-key", &cert]);
+    assert!(told.contains("BEGIN PRIVATE KEY"), "{told}");
+    let encrypted = directory.join("encrypted.pem");
+    for text in [
+        "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIIF\n-----END ENCRYPTED PRIVATE KEY-----\n",
+        "-----BEGIN EC PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\nMIIF\n-----END EC PRIVATE KEY-----\n",
+    ] {
+        fs::write(&encrypted, text).unwrap();
+        let told = refused(&[
+            "--tls-cert",
+            &cert,
+            "--tls-key",
+            encrypted.to_str().unwrap(),
+        ]);
+        assert!(told.contains("openssl pkey -in"), "{told}");
+    }
 
     // Remote clients without credentials, if allowed, only ask.
     let run = |more: &[&str]| {

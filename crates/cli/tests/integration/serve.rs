@@ -157,6 +157,63 @@ fn a_damaged_state_is_rejected_and_renamed() {
 }
 
 #[test]
+fn what_has_no_effect_is_named_when_the_server_starts() {
+    let config = scratch("no-effect").join("tidegate.yaml");
+    fs::write(&config, "usage-max: 2GiB\n").unwrap();
+    let mut command = tidegate();
+    command
+        .args(["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"])
+        .args(["--nodes", "2", "--config", config.to_str().unwrap()])
+        .env("TIDEGATE_RESP_PASSWORD", "")
+        .env("TIDEGATE_MAX_KEY", "7")
+        .env("TIDEGATE_SERVICE_HOST", "10.0.0.1");
+    let server = Serving::run(&mut command);
+    server.logs("--nodes has no effect without --store");
+    server.logs("--usage-max has no effect without --usage");
+    server.logs("--resp-password is empty");
+    let line = server.logs("TIDEGATE_");
+    assert!(
+        line.contains("TIDEGATE_MAX_KEY, which has no effect: is it TIDEGATE_MAX_KEYS?"),
+        "{line}"
+    );
+    server.signal("TERM");
+    let rest: Vec<String> = server.log.iter().collect();
+    assert!(
+        !rest.iter().any(|line| line.contains("TIDEGATE_")),
+        "{rest:?}"
+    );
+}
+
+#[test]
+fn a_server_on_unix_sockets_names_commands_that_reach_it() {
+    let directory = scratch("unix");
+    let place = |name: &str| format!("unix:{}", directory.join(name).display());
+    let mut command = tidegate();
+    command
+        .args(["serve", "--http", &place("http"), "--resp", &place("resp")])
+        .args(["--admin", &place("admin")]);
+    let server = Serving::run(&mut command);
+    let path = |name: &str| directory.join(name).display().to_string();
+    for expected in [
+        format!(
+            "curl -i --unix-socket {} http://localhost/v1/acquire",
+            path("http")
+        ),
+        format!("redis-cli -s {} ACQUIRE per-user alice", path("resp")),
+        format!("redis-cli -s {} CL.THROTTLE bob 15 30 60", path("resp")),
+    ] {
+        assert!(server.told.contains(&expected), "{}", server.told);
+    }
+    let long = format!("unix:/tmp/{}", "x".repeat(150));
+    let refused = tidegate()
+        .args(["serve", "--http", &long])
+        .output()
+        .unwrap();
+    let told = text(&refused.stderr);
+    assert!(told.contains("a path of at most 107 bytes"), "{told}");
+}
+
+#[test]
 fn every_option_is_also_a_variable_and_each_protocol_can_be_off() {
     let mut command = tidegate();
     command
@@ -378,6 +435,8 @@ fn an_error_at_the_start_names_the_option_that_was_given() {
             "--tls-cert /nonexistent: ",
         ),
         (&["--store", "http://a"], "--store: "),
+        (&["--metrics-path", "metrics"], "write a path, as in"),
+        (&["--metrics-path", "/v1/limits"], "choose another path"),
         (
             &[
                 "--store",

@@ -1211,6 +1211,108 @@ fn a_cost_of_a_trace_is_a_cost_and_not_as_many_requests() {
     assert!(error.contains("is replayed alone"), "{error}");
 }
 
+/// Runs `simulate` with this standard input.
+fn piped(input: &[u8], args: &[&str]) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .arg("simulate")
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A program that refuses its input does not read it all.
+    let _ = child.stdin.take().unwrap().write_all(input);
+    child.wait_with_output().unwrap()
+}
+
+fn packed(text: &[u8]) -> Vec<u8> {
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packed.write_all(text).unwrap();
+    packed.finish().unwrap()
+}
+
+const TRACE: &[u8] = br#"{"tidegate_trace":1,"share":"100%","fresh":true,"from":"1790000000.0","until":"1790000300.0"}
+{"limit":"a","rule":"{algorithm: sliding-log, limit: 1/1h}"}
+{"time":"1790000001.0","limit":"a","key":"0000000000000001","cost":1,"verdict":"admitted"}
+{"time":"1790000002.0","limit":"a","key":"0000000000000001","cost":1,"verdict":"denied"}
+{"end":2}
+"#;
+
+#[test]
+fn a_trace_is_known_in_a_pipe_too_packed_or_not() {
+    let rules = file("piped-trace.yaml", "limits: [{name: a, limit: 2/1h}]");
+    let rules = rules.to_str().unwrap();
+    for input in [TRACE.to_vec(), packed(TRACE)] {
+        for path in ["-", "/dev/stdin"] {
+            let output = piped(&input, &[path, "--rules", rules, "--format", "json"]);
+            let found: Value = serde_json::from_str(stdout(&output)).unwrap();
+            let limit = &found["limits"][0];
+            // A log would have no limit of the server, and a request for each line with a time.
+            assert_eq!(limit["denied"]["requests"], 1, "{path}: {found}");
+            assert_eq!(limit["would_deny"]["requests"], 0, "{path}: {found}");
+        }
+        let log = file("beside-a-piped-trace.log", log());
+        let output = piped(&input, &[log.to_str().unwrap(), "-", "--limit", "5/10s"]);
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            told.contains("standard input is a trace of a server"),
+            "{told}"
+        );
+    }
+    // The look at its beginning takes nothing of a log.
+    for input in [log().into_bytes(), packed(log().as_bytes())] {
+        for path in ["-", "/dev/stdin"] {
+            let output = piped(&input, &[path, "--limit", "5/10s", "--format", "json"]);
+            let found: Value = serde_json::from_str(stdout(&output)).unwrap();
+            assert_eq!(found["lines"], 11, "{path}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_followed_is_refused() {
+    let log = file("packed-follow.log.gz", packed(log().as_bytes()));
+    let trace = file("follow.trace", TRACE);
+    for (path, expected) in [(&log, "is packed"), (&trace, "is a trace of a server")] {
+        let arguments = ["--limit", "5/10s", "--follow"];
+        let told = failure(&[&[path.to_str().unwrap()], &arguments[..]].concat());
+        assert!(told.contains(expected), "{told}");
+        let output = piped(&fs::read(path).unwrap(), &[&["-"], &arguments[..]].concat());
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            told.contains("standard input") && told.contains(expected),
+            "{told}"
+        );
+    }
+}
+
+#[test]
+fn an_option_that_would_have_no_effect_is_refused() {
+    let log = file("no-effect.log", log());
+    let log = log.to_str().unwrap();
+    for (option, expected) in [
+        (
+            &["--trusted-proxies", "10.0.0.0/8"][..],
+            "add --by forwarded",
+        ),
+        (&["--time-field", "ts"], "leave it out"),
+        (&["--report", "-", "--format", "json"], "give it a file"),
+        (&["--follow", "--top", "3"], "cannot be used with"),
+    ] {
+        let told = failure(&[&[log, "--limit", "5/10s"], option].concat());
+        assert!(told.contains(expected), "{told}");
+    }
+    for option in [
+        &["--spread"][..],
+        &["--time-field", "ts"],
+        &["--format-in", "csv"],
+    ] {
+        let told = failure(&[&["--synthetic", "--limit", "5/10s"], option].concat());
+        assert!(told.contains("cannot be used with"), "{told}");
+    }
+}
+
 #[test]
 fn a_cost_that_is_charged_after_the_answer_overspends_by_what_was_in_flight() {
     // A request each 100 ms, which takes a second, and 200 of them within a minute.

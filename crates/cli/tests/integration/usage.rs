@@ -102,7 +102,7 @@ fn files_that_may_not_grow_have_whole_lines() {
     }
     server.logs("is missing in the audit file");
     server.signal("TERM");
-    server.logs("the usage cannot be written");
+    server.logs("since it was last written is lost");
     assert_eq!(server.ended(), Some(0));
     assert_eq!(fs::read(file_of(&ledger)).unwrap(), before);
     let text = fs::read_to_string(&audit).unwrap();
@@ -197,13 +197,38 @@ fn the_use_of_each_key_is_exact_after_a_kill() {
     let output = usage(&ledger, &["--by", "limit", "--format", "jsonl"]);
     assert_eq!(
         String::from_utf8(output.stdout).unwrap(),
-        "{\"at\":\"\",\"limit\":\"all\",\"key\":null,\"used\":3,\"requests\":1,\"denied\":0}\n\
-         {\"at\":\"\",\"limit\":\"tokens\",\"key\":null,\"used\":171,\"requests\":5,\"denied\":1}\n"
+        "{\"at\":null,\"limit\":\"all\",\"key\":null,\"used\":3,\"requests\":1,\"denied\":0}\n\
+         {\"at\":null,\"limit\":\"tokens\",\"key\":null,\"used\":171,\"requests\":5,\"denied\":1}\n"
     );
     assert!(
         String::from_utf8(output.stderr)
             .unwrap()
             .contains("left out, as not whole: 1 line")
+    );
+}
+
+#[test]
+fn buckets_that_clients_bring_are_in_the_ledger() {
+    let directory = scratch("usage-throttle");
+    let ledger = directory.join("usage");
+    let server = serve(&directory);
+    for command in [
+        "CL.THROTTLE alice 1 10 3600 2",
+        "CL.THROTTLE alice 1 10 3600 2",
+        "CL.THROTTLE alice 1 10 3600 0",
+        "GCRA bob 5 10 60 TOKENS 3",
+    ] {
+        assert!(!server.ask(command).contains("ERR"), "{command}");
+    }
+    server.signal("TERM");
+    assert_eq!(server.ended(), Some(0));
+    assert_eq!(
+        lines(&ledger, &["--format", "csv"]),
+        [
+            "limit,key,used,requests,denied",
+            "CL.THROTTLE,alice,2,1,1",
+            "CL.THROTTLE,bob,3,1,0",
+        ]
     );
 }
 
@@ -276,6 +301,14 @@ fn a_range_and_a_period_are_chosen() {
                 .contains("write a date, as in 2026-11-25")
         );
     }
+    let backwards = tidegate()
+        .arg("usage")
+        .arg(&directory)
+        .args(["--from", "2026-03-02", "--to", "2026-03-01T05"])
+        .output()
+        .unwrap();
+    assert_eq!(backwards.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&backwards.stderr).contains("swap them"));
     let refused = tidegate()
         .arg("usage")
         .arg(directory.join("none"))

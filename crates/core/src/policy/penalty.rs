@@ -34,8 +34,8 @@ impl Spans {
     /// One to three spans.
     ///
     /// # Errors
-    /// [`PolicyError::Block`] if there are none or more, or if one is not a whole number of
-    /// milliseconds from 1 up to 49 days.
+    /// [`PolicyError::Block`] if there are none or more, if one is not a whole number of
+    /// milliseconds from 1 up to 49 days, or if one is shorter than the one before.
     pub fn new(spans: &[Duration]) -> Result<Self, PolicyError> {
         let mut all = [0; MOST_SPANS];
         if spans.is_empty() || spans.len() > MOST_SPANS {
@@ -47,6 +47,11 @@ impl Spans {
                     "a block lasts 1ms to 49d, in whole milliseconds",
                 ))?
                 .get();
+        }
+        if !all.iter().take(spans.len()).is_sorted() {
+            return Err(PolicyError::Block(
+                "the blocks of block_for grow: none is shorter than the one before",
+            ));
         }
         Ok(Self(all))
     }

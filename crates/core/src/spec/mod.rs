@@ -107,7 +107,9 @@ impl fmt::Display for Wants {
             Self::Count { least, most } => write!(f, "a whole number from {least} to {most}"),
             Self::Span => f.write_str("a duration, as in 500ms or 1m30s"),
             Self::Spans => {
-                f.write_str("one to three durations from 1ms to 49d, as in 60s or 60s,10m,1d")
+                f.write_str(
+                    "one to three durations from 1ms to 49d, none shorter than the one before, as in 60s or 60s,10m,1d",
+                )
             }
             Self::Zone => f.write_str("a time zone's name, as in Europe/Berlin"),
             Self::OneOf(words) => f.write_str(&words.join(" or ")),

@@ -159,6 +159,10 @@ fn an_error_names_the_mistake_and_the_known_values() {
             "`block-for` wants one to three durations",
         ),
         (
+            "fixed-window:block-for=60s,10s 10/1s",
+            "none shorter than the one before",
+        ),
+        (
             "fixed-window:block-for 10/1s",
             "`block-for` wants one to three durations",
         ),
@@ -250,7 +254,7 @@ proptest! {
         policies.extend([0, 1, burst % 1_000, burst].into_iter().filter_map(|burst| bucket.burst(burst).ok()).map(Policy::from));
         for policy in policies {
             let policy = if count_denied && policy.spec().limits_rate() { policy.count_denied() } else { policy };
-            let penalty = Penalty::new(&[millis, Duration::from_secs(1), millis][..spans]);
+            let penalty = Penalty::new(&[millis, millis, millis.max(Duration::from_secs(1))][..spans]);
             let policy = penalty.map_or(policy, |penalty| policy.block_for(penalty.after(after, millis).unwrap()));
             prop_assert_eq!(policy.to_string().parse(), Ok(policy), "{}", policy);
         }

@@ -466,7 +466,7 @@ impl Reader<'_> {
 
     fn metadata(&self, fields: &Fields<'_>) -> Map<String, Value> {
         let mend = "write names with values, as in `metadata: {team: payments}`";
-        self.object(fields.mapping("metadata", mend), mend)
+        self.object(fields.mapping_once("metadata", mend), mend)
     }
 
     fn object(&self, entries: &[(Yaml, Yaml)], mend: &str) -> Map<String, Value> {

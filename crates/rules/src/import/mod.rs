@@ -86,7 +86,8 @@ pub fn import(format: Format, text: &str) -> Result<Imported, Vec<Problem>> {
             })?;
         }
     }
-    if made.rules.is_empty() {
+    // A limit that is wrong is one.
+    if made.rules.is_empty() && complaints.is_empty() {
         complaints.add(Problem::overall("there is no limit to import"));
     }
     let problems = complaints.into_sorted();

@@ -22,7 +22,8 @@ pub(crate) async fn follow(
     mut orders: watch::Receiver<u64>,
     events: Arc<Events>,
 ) {
-    let watch = |paths: Vec<PathBuf>| Watch::new(move || Some(paths.clone()), MAX_BYTES);
+    let watch =
+        |paths: Vec<PathBuf>| Followed::new(Watch::new(move || Some(paths.clone()), MAX_BYTES));
     let tls = security.tls.as_ref().map(|tls| watch(tls.files.paths()));
     let access = security
         .access
@@ -46,7 +47,7 @@ pub(crate) async fn follow(
         // A file system may hang. Meanwhile the loaded files stay in force.
         let step = spawn_blocking(move || {
             if let (Some(watch), Some(tls)) = (&mut watches.0, &its.tls)
-                && is_due(watch, is_ordered)
+                && watch.is_due(is_ordered)
             {
                 let done = tls.reload();
                 log_outcome(
@@ -56,7 +57,7 @@ pub(crate) async fn follow(
                 );
             }
             if let Some(watch) = &mut watches.1
-                && is_due(watch, is_ordered)
+                && watch.is_due(is_ordered)
             {
                 let done = its.access.reload().map(Some);
                 log_outcome("access file", done, &counts.access_loads);
@@ -68,12 +69,44 @@ pub(crate) async fn follow(
     }
 }
 
-/// Whether files must be loaded: they have changed, or someone has ordered it.
-pub(super) fn is_due(watch: &mut Watch, is_ordered: bool) -> bool {
-    if is_ordered {
-        watch.catch_up();
+/// The number of looks in a row that cannot read a file, after which its absence is reported.
+const GONE: u32 = 5;
+
+/// Files that are loaded again when they change.
+pub(super) struct Followed {
+    watch: Watch,
+    /// How many looks in a row could not read them, up to one more than [`GONE`].
+    gone: u32,
+}
+
+impl Followed {
+    pub fn new(watch: Watch) -> Self {
+        Self { watch, gone: 0 }
     }
-    is_ordered || watch.look() == Look::Changed
+
+    /// Whether the files must be loaded: they have changed, someone has ordered it, they cannot be
+    /// read any more (loading them then says why), or they are back after that.
+    pub fn is_due(&mut self, is_ordered: bool) -> bool {
+        if is_ordered {
+            self.watch.catch_up();
+            // An ordered load says itself that they are gone.
+            let is_gone = self.watch.look() == Look::Gone;
+            self.gone = if is_gone { GONE + 1 } else { 0 };
+            return true;
+        }
+        let look = self.watch.look();
+        let was_gone = self.gone >= GONE;
+        self.gone = match look {
+            Look::Gone => (self.gone + 1).min(GONE + 1),
+            _ => 0,
+        };
+        match look {
+            Look::Changed => true,
+            Look::Gone => self.gone == GONE,
+            Look::Same => was_gone,
+            Look::Unsettled => false,
+        }
+    }
 }
 
 fn log_outcome(
@@ -91,5 +124,42 @@ fn log_outcome(
             refused.fetch_add(1, Ordering::Relaxed);
             tracing::error!(%error, "{what} rejected; the previous one stays in force");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+
+    fn followed(path: &Path) -> Followed {
+        let paths = vec![path.to_owned()];
+        Followed::new(Watch::new(move || Some(paths.clone()), MAX_BYTES))
+    }
+
+    #[test]
+    fn a_file_that_stays_away_is_due_once_and_again_when_it_is_back() {
+        let path = std::env::temp_dir().join(format!("tidegate-followed-{}", std::process::id()));
+        fs::write(&path, "one").unwrap();
+        let mut followed = followed(&path);
+        assert!(!followed.is_due(false));
+        fs::remove_file(&path).unwrap();
+        let mut looks = || (0..20).filter(|_| followed.is_due(false)).count();
+        assert_eq!(looks(), 1, "its absence is one report");
+        fs::write(&path, "one").unwrap();
+        assert_eq!(looks(), 1, "the same contents end the report");
+        // A replacement takes a moment.
+        fs::remove_file(&path).unwrap();
+        assert!((1..GONE).all(|_| !followed.is_due(false)));
+        fs::write(&path, "one").unwrap();
+        assert!((0..20).all(|_| !followed.is_due(false)));
+        // An ordered load has said so itself.
+        fs::remove_file(&path).unwrap();
+        assert!(followed.is_due(true));
+        assert!((0..20).all(|_| !followed.is_due(false)));
+        fs::write(&path, "two").unwrap();
+        assert_eq!((0..20).filter(|_| followed.is_due(false)).count(), 1);
+        fs::remove_file(&path).unwrap();
     }
 }

@@ -8,7 +8,6 @@ use std::{
     time::Duration,
 };
 
-use tidegate_config::file::Watch;
 use tidegate_service::{
     decide::service::Service,
     observe::{metrics::Events, ticks::ticks},
@@ -24,7 +23,7 @@ use tokio::{
 };
 
 use crate::serve::{
-    follow::is_due,
+    follow::Followed,
     sources::{Loaded, Sources},
 };
 
@@ -38,7 +37,7 @@ type Load = dyn Fn(&Service) -> Result<usize, RulesError> + Send + Sync;
 pub(crate) struct Reload {
     sources: Sources,
     /// `None` for the built-in rules, which do not change.
-    watch: Option<Watch>,
+    watch: Option<Followed>,
     load: Arc<Load>,
     slow: Duration,
     events: Arc<Events>,
@@ -62,7 +61,7 @@ impl Reload {
             Ok(count)
         };
         let load = Arc::new(load);
-        let watch = sources.may_change().then(|| sources.watch());
+        let watch = sources.may_change().then(|| Followed::new(sources.watch()));
         Self {
             sources,
             watch,
@@ -109,7 +108,7 @@ impl Reload {
         };
         let (load, its) = (Arc::clone(&self.load), Arc::clone(service));
         let mut work = spawn_blocking(move || {
-            let loaded = is_due(&mut watch, is_ordered).then(|| load(&its));
+            let loaded = watch.is_due(is_ordered).then(|| load(&its));
             (watch, loaded)
         });
         let done = if let Ok(done) = timeout(self.slow, &mut work).await {
@@ -124,7 +123,7 @@ impl Reload {
         };
         let Ok((watch, loaded)) = done else {
             // A panic has already logged itself, and the previous rules are still in force.
-            self.watch = Some(self.sources.watch());
+            self.watch = Some(Followed::new(self.sources.watch()));
             self.refused();
             return None;
         };

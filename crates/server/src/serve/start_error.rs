@@ -35,7 +35,10 @@ pub enum StartError {
     #[error("--flow-rules: {0}")]
     FlowRules(#[from] PushError),
     /// A listener's address cannot be bound.
-    #[error("cannot listen on {address} (--{option}): {source}; {}", mend(source))]
+    #[error(
+        "cannot listen on {address} (--{option}): {source}; {}",
+        mend(source, address)
+    )]
     Listen {
         /// The option with the address.
         option: &'static str,
@@ -142,10 +145,14 @@ pub enum StoreOptionError {
     Address(#[source] StoreError),
 }
 
-fn mend(error: &io::Error) -> &'static str {
+fn mend(error: &io::Error, address: &str) -> &'static str {
+    let is_socket = address.starts_with("unix:");
     match error.kind() {
         io::ErrorKind::AddrInUse => {
             "another program uses the address: stop it, or choose another (port 0 takes any free port)"
+        }
+        io::ErrorKind::PermissionDenied if is_socket => {
+            "let the server write in the directory of the socket, or choose another path"
         }
         io::ErrorKind::PermissionDenied => "choose a port above 1023, or grant the permission",
         io::ErrorKind::AddrNotAvailable => {
@@ -153,6 +160,7 @@ fn mend(error: &io::Error) -> &'static str {
         }
         io::ErrorKind::AlreadyExists => "remove the file, or choose another path",
         io::ErrorKind::NotFound => "make the directory of the socket, or choose another path",
+        _ if is_socket => "choose a path of at most 107 bytes, as in unix:/run/tidegate/http.sock",
         _ => "give a host and a port, as in 127.0.0.1:8080, or `off`",
     }
 }

@@ -362,6 +362,11 @@ fn blocks_and_overrides_are_listed_while_they_are_in_force() {
             "{name}: {end} {now}"
         );
         assert_eq!(orders(&server, "/v1/blocks", "blocks").len(), 3, "{name}");
+        for path in ["/v1/blocks?limit=login", "/v1/overrides?limit=login"] {
+            let unknown = server.get(path);
+            assert_eq!(unknown.status, 404, "{name}: {path}");
+            assert!(unknown.body.contains("logins"), "{}", unknown.body);
+        }
         let overrides = orders(&server, "/v1/overrides", "overrides");
         let expected = json!({
             "limit_name": "logins", "key": "bob", "quota": "9/1m", "until_ms": null, "client": "local client", "note": null,

@@ -979,6 +979,24 @@ fn errors_name_their_position_and_what_to_do() {
         ),
         (
             "/v1/block",
+            r#"{"limit":"per-user","key":"a","for":60}"#,
+            400,
+            "expected a duration such as",
+        ),
+        (
+            "/v1/block",
+            r#"{"limit":"per-user","key":"a","for":"400000d"}"#,
+            400,
+            "a duration is at most 213503d",
+        ),
+        (
+            "/v1/override",
+            r#"{"limit":"per-user","key":"a","quota":60}"#,
+            400,
+            "expected a text such as",
+        ),
+        (
+            "/v1/block",
             r#"{"limit":"per-user","key":"a","for":"soon"}"#,
             400,
             "#/for",

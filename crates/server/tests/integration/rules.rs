@@ -279,6 +279,14 @@ fn each_kind_of_mistake_has_specific_advice() {
         ("limit: 5/1s\ndeny: mallory", "write a list of keys"),
         ("limit: 5/1s\ndeny: [[x]]", "write the key as text"),
         (
+            "limit: 5/1s\nmatch: {path: /a, path: /b}",
+            "`path` is given twice in `match`",
+        ),
+        (
+            "limit: 5/1s\nblock_for: 60s, 10s",
+            "none shorter than the one before",
+        ),
+        (
             "limit: 5/1s\noverrides: {x: 1/1s}\ndeny: [x]",
             "both denied and overridden",
         ),

@@ -8,7 +8,7 @@
 //! arithmetic. There is one difference: redis-cell truncates times to milliseconds before it rounds
 //! up to seconds, and computes `remaining` in whole microseconds; here both are exact.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tidegate_core::{Decision, MAX_LIMIT, Nanos, Policy, Standing, algorithm::TokenBucket};
 use tidegate_limiter::{BuildError, HashKeys, KeyedLimiter};
@@ -18,6 +18,7 @@ use crate::{
     observe::{
         heavy::{HeavyKeys, Top},
         trace::Tap,
+        usage::{Ledger, Use},
     },
     rules::THROTTLE,
 };
@@ -28,6 +29,7 @@ pub struct Throttle {
     counts: Counts,
     heavy: HeavyKeys,
     tap: Option<Tap>,
+    usage: Option<Arc<Ledger>>,
     allowed: ThrottleAllowed,
 }
 
@@ -200,6 +202,7 @@ impl Throttle {
             heavy: HeavyKeys::new(0, &counts.sampling),
             counts,
             tap: None,
+            usage: None,
             allowed: ThrottleAllowed::default(),
         })
     }
@@ -212,13 +215,14 @@ impl Throttle {
         }
     }
 
-    /// The same store with another trace and clock.
+    /// The same store with another trace and ledger.
     pub fn observed_by(self, observers: &DecisionObservers) -> Self {
         let tap = observers
             .trace
             .as_ref()
             .and_then(|trace| trace.tap(THROTTLE, false));
-        Self { tap, ..self }
+        let usage = observers.usage.clone();
+        Self { tap, usage, ..self }
     }
 
     /// The same table, restricted to these buckets.
@@ -288,6 +292,9 @@ impl Throttle {
             if let Some(tap) = &self.tap {
                 tap.see(key, ask.quantity, &decision, false, now);
             }
+            if let Some(ledger) = &self.usage {
+                Self::keep_usage(ledger, key, ask.quantity, &decision, now);
+            }
             return decision;
         }
         // The key may owe more than this bucket holds, from an earlier request with another limit.
@@ -305,6 +312,18 @@ impl Throttle {
             );
         }
         decision
+    }
+
+    #[cold]
+    fn keep_usage(ledger: &Ledger, key: &[u8], quantity: u64, decision: &Decision, now: Nanos) {
+        let allowed = decision.is_allowed();
+        let used = if allowed { quantity } else { 0 };
+        let more = Use {
+            used: i64::try_from(used).unwrap_or(i64::MAX),
+            requests: u64::from(allowed),
+            denied: u64::from(!allowed),
+        };
+        ledger.add(THROTTLE, key, more, now);
     }
 
     /// The keys and their states.

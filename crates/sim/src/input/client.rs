@@ -49,6 +49,29 @@ fn bare(text: &[u8]) -> &[u8] {
         .unwrap_or(text)
 }
 
+/// An address. A link-local one may name the interface on which it is one (`fe80::1%eth0`), which
+/// is no part of it.
 fn parsed(text: &[u8]) -> Option<IpAddr> {
-    std::str::from_utf8(text).ok()?.parse().ok()
+    let text = std::str::from_utf8(text).ok()?;
+    let address = match text.split_once('%') {
+        Some((address, zone)) if address.contains(':') && !zone.is_empty() => address,
+        _ => text,
+    };
+    address.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_interface_of_an_address_is_no_part_of_it() {
+        for text in ["fe80::1%eth0", "[fe80::1%eth0]:80", "fe80::2"] {
+            assert_eq!(&*client(text.as_bytes()), b"fe80::/64", "{text}");
+        }
+        assert!(is_address(b"fe80::1%3"));
+        for text in ["fe80::1%", "10.0.0.1%eth0", "%eth0"] {
+            assert!(!is_address(text.as_bytes()), "{text}");
+        }
+    }
 }

@@ -124,6 +124,14 @@ pub enum InputError {
         "requests per second have neither fields nor dates, so --exclude, --from and --to select none of them"
     )]
     RateFilter,
+    /// The format has no field that could be named as the time's.
+    #[error(
+        "--time-field is for lines with named fields, and the time of {format} has its own place: leave it out"
+    )]
+    TimeField {
+        /// The format.
+        format: Format,
+    },
     /// No line has the cost to charge, or the duration.
     #[error(
         "no line has the field `{field}` that {option} names{}",

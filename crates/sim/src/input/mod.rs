@@ -33,14 +33,14 @@ pub use line::LineError;
 pub use options::Options;
 pub use proof::{Proof, Sample};
 pub use read::{
-    Lines, Loaded, LoadedLimits, Selected, Selector, Source, read, read_limits, read_lines,
+    Lines, Loaded, LoadedLimits, Opened, Selected, Selector, Source, read, read_limits, read_lines,
 };
 pub use record::TimeField;
 pub use request::{Stamp, StampError};
 pub use tidegate_headers::{NetworkError, Networks};
 pub(crate) use timestamp::write_time;
 pub use timestamp::{Zone, ZoneError, parse_access_log_time, parse_rfc3339, parse_unix, write_utc};
-pub use unpack::unpack;
+pub use unpack::{is_packed, unpack};
 
 #[cfg(doc)]
 use crate::workload::Trace;

@@ -1,9 +1,11 @@
 //! Reads sources, one after another, into traces.
 
 use std::{
+    fmt,
     fs::File,
     io::{self, Read},
     path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use super::{
@@ -32,7 +34,47 @@ pub enum Source {
     Stdin,
     /// A file.
     File(PathBuf),
+    /// An input that is open already, as a pipe of which the beginning was looked at.
+    Opened(Opened),
 }
+
+/// An input that is open already. It can be read once.
+#[derive(Clone)]
+pub struct Opened {
+    name: String,
+    input: Arc<Mutex<Option<Box<dyn Read + Send>>>>,
+}
+
+impl Opened {
+    /// An input, with its name in messages.
+    pub fn new(name: impl Into<String>, input: impl Read + Send + 'static) -> Self {
+        let input: Box<dyn Read + Send> = Box::new(input);
+        Self {
+            name: name.into(),
+            input: Arc::new(Mutex::new(Some(input))),
+        }
+    }
+
+    fn take(&self) -> Option<Box<dyn Read + Send>> {
+        let mut input = self.input.lock().unwrap_or_else(PoisonError::into_inner);
+        input.take()
+    }
+}
+
+impl fmt::Debug for Opened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Opened({})", self.name)
+    }
+}
+
+/// The same input, not one with the same bytes.
+impl PartialEq for Opened {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.input, &other.input)
+    }
+}
+
+impl Eq for Opened {}
 
 impl Source {
     /// The source's name in messages.
@@ -40,6 +82,7 @@ impl Source {
         match self {
             Self::Stdin => "standard input".to_owned(),
             Self::File(path) => path.display().to_string(),
+            Self::Opened(opened) => opened.name.clone(),
         }
     }
 
@@ -47,6 +90,11 @@ impl Source {
         Ok(match self {
             Self::Stdin => Box::new(io::stdin()),
             Self::File(path) => Box::new(File::open(path)?),
+            // What was read is at its end.
+            Self::Opened(opened) => match opened.take() {
+                Some(input) => input,
+                None => Box::new(io::empty()),
+            },
         })
     }
 }
@@ -273,6 +321,19 @@ pub fn read_lines(
 
 /// The format of a log that begins with `head`.
 fn format_of(
+    envelope: Envelope,
+    head: &[u8],
+    options: &Options,
+    source_name: &str,
+) -> Result<Format, InputError> {
+    let format = given_or_found(envelope, head, options, source_name)?;
+    if options.time_field.is_named() && !format.names_fields() {
+        return Err(InputError::TimeField { format });
+    }
+    Ok(format)
+}
+
+fn given_or_found(
     envelope: Envelope,
     head: &[u8],
     options: &Options,

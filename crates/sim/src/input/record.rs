@@ -96,6 +96,10 @@ impl TimeField {
         Self(name)
     }
 
+    pub(super) const fn is_named(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// The name of the time's field, and the time.
     fn read<'a>(
         &'a self,

@@ -72,6 +72,19 @@ fn unwrap<E: From<io::Error>>(
     }
 }
 
+/// Whether these are the first bytes of what [`unpack`] unpacks, or knows and does not unpack.
+pub fn is_packed(head: &[u8]) -> bool {
+    let begins: [&[u8]; 6] = [
+        &[0x1f, 0x8b],
+        b"BZh",
+        &[0x28, 0xb5, 0x2f, 0xfd],
+        &[0xfd, b'7', b'z', b'X', b'Z', 0],
+        b"PK\x03\x04",
+        &[0x04, 0x22, 0x4d, 0x18],
+    ];
+    begins.iter().any(|begin| head.starts_with(begin)) || is_tar(head)
+}
+
 /// The error for a format that is recognised but not read.
 fn foreign(name: &str, command: &str) -> io::Error {
     let text = format!(

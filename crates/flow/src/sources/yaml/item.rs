@@ -139,7 +139,7 @@ impl<'a> Item<'a> {
     pub(super) fn counts(&self, name: &str) -> impl Iterator<Item = (&'a Node, u32)> {
         let entries = self
             .fields
-            .mapping(name, "write values with their counts, as in { vip: 100 }");
+            .mapping_once(name, "write values with their counts, as in { vip: 100 }");
         entries.iter().filter_map(move |(key, value)| {
             let count = value.text().and_then(|text| text.parse().ok());
             if key.text().is_none() || count.is_none() {

@@ -9,7 +9,7 @@ use tidegate_service::{
     decide::{
         limits::{Limit, RuntimeOverride, TenantStanding},
         refusal::MOST_OVERRIDES,
-        service::{Act, Ask, Refusal, reset_after},
+        service::{Act, Ask, Refusal, reset_after, resolve},
     },
     observe::trace::Event,
     rules::LimitSpec,
@@ -25,10 +25,11 @@ const RECENT: usize = 20;
 pub(super) fn answer(caller: &Caller<'_>, endpoint: Endpoint, uri: &Uri) -> Answered {
     let app = caller.app;
     let [wanted] = query::fields(uri, ["limit"])?;
-    wanted
-        .as_deref()
-        .map_or(Ok(()), |limit| caller.permit(limit))?;
     let limits = app.service.limits();
+    if let Some(limit) = wanted.as_deref() {
+        caller.permit(limit)?;
+        resolve(&limits, limit.as_bytes(), Some(&[]))?;
+    }
     let seen = limits.limits().iter().filter(|limit| {
         let name = &*limit.spec().name;
         wanted.as_deref().is_none_or(|wanted| wanted == name) && caller.permit(name).is_ok()

@@ -223,6 +223,7 @@ pub(crate) struct Block {
 pub(crate) struct Override {
     pub limit: String,
     pub key: Option<String>,
+    #[serde(default, deserialize_with = "quota")]
     pub quota: Option<String>,
     /// For how long; `None` until it is ended.
     #[serde(default, rename = "for", deserialize_with = "span")]
@@ -477,9 +478,46 @@ fn some_cost<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, 
     cost(deserializer).map(Some)
 }
 
+/// A text, with what it should say.
+struct Expected(&'static str);
+
+const DURATION: Expected = Expected("a duration such as \"10s\"");
+
+impl<'de> Visitor<'de> for Expected {
+    type Value = Option<String>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Option<String>, E> {
+        Ok(Some(text.to_owned()))
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Option<String>, E> {
+        Ok(None)
+    }
+
+    fn visit_none<E: Error>(self) -> Result<Option<String>, E> {
+        Ok(None)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, text: D) -> Result<Option<String>, D::Error> {
+        text.deserialize_str(self)
+    }
+}
+
+fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    let text = deserializer.deserialize_str(DURATION)?.unwrap_or_default();
+    parse_duration(&text).map_err(D::Error::custom)
+}
+
+fn quota<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    deserializer.deserialize_option(Expected("a text such as \"1000/1m\""))
+}
+
 fn wait<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    let span = parse_duration(&text).map_err(D::Error::custom)?;
+    let span = duration(deserializer)?;
     check_wait(span).map_err(D::Error::custom)?;
     Ok(Some(span))
 }
@@ -505,16 +543,14 @@ fn priority<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Priorit
 
 fn ttl<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
     const LONGEST: Duration = Duration::from_hours(24);
-    let text = String::deserialize(deserializer)?;
-    match parse_duration(&text) {
-        Ok(span) if span >= Duration::from_millis(1) && span <= LONGEST => Ok(Some(span)),
-        Ok(_) => Err(D::Error::custom("`ttl` must be between 1ms and 1d")),
-        Err(error) => Err(D::Error::custom(error)),
+    match duration(deserializer)? {
+        span if span >= Duration::from_millis(1) && span <= LONGEST => Ok(Some(span)),
+        _ => Err(D::Error::custom("`ttl` must be between 1ms and 1d")),
     }
 }
 
 fn span<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
-    let Some(text) = Option::<String>::deserialize(deserializer)? else {
+    let Some(text) = deserializer.deserialize_option(DURATION)? else {
         return Ok(None);
     };
     match parse_duration(&text) {

@@ -123,8 +123,11 @@ impl Rooms {
         let needed = fixed + least;
         if needed > max_memory {
             let what = format!(
-                "{} limits need at least {needed} bytes, and max_memory is {max_memory}",
-                limits.len()
+                "{} at least {needed} bytes, and max_memory is {max_memory}",
+                match limits.len() {
+                    1 => "1 limit needs".to_owned(),
+                    several => format!("{several} limits need"),
+                }
             );
             let mend =
                 "raise max_memory (or --max-memory), or lower the max_keys of limits that have one";
