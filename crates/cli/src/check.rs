@@ -165,7 +165,7 @@ fn examine(url: &str, args: &Args, file: &Path) -> Result<(), Box<dyn std::error
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let store = tidegate_redis::Store::at(address, "tidegate")?;
+        let store = tidegate_redis::Store::to_examine(address, "tidegate")?;
         let mut built = Vec::new();
         for limit in limits.limits() {
             let spec = limit.spec();
