@@ -16,6 +16,7 @@ use std::{
 
 use clap::ValueEnum;
 use serde_json::{Value, json};
+use tidegate_config::{Kind, Node, Problem, parse};
 use tidegate_core::{Algorithm, Nanos};
 use tidegate_flow::{rules::Rules as GateRules, sources::sentinel};
 use tidegate_server::{
@@ -25,7 +26,7 @@ use tidegate_server::{
     shown::counted,
 };
 
-use crate::output;
+use crate::{help, output};
 
 /// Check a rules file, the configuration of Envoy's rate limit service, Sentinel's rules, or an
 /// access file
@@ -131,6 +132,13 @@ impl Drop for Copied {
 type Valid = (&'static str, Vec<String>, String);
 
 fn check(args: &Args, file: &Path) -> ExitCode {
+    if is_configuration(file) {
+        let problem = Problem::overall("these are options of `serve`").mend(
+            "start tidegate serve --config with this file, which names all mistakes in it; check is for the files that the options name",
+        );
+        let error = RulesError::invalid(Some(file), problem);
+        return refuse(&error, args, file, "it has no rules");
+    }
     let (checked, so) = match access::check(file) {
         Some(clients) => (
             clients.map(|clients| of_clients(&clients, args, file)),
@@ -154,6 +162,34 @@ fn check(args: &Args, file: &Path) -> ExitCode {
     }
 }
 
+/// Whether a file has options of `serve`, as `--config` reads them.
+fn is_configuration(file: &Path) -> bool {
+    let root = rules::read_text(file)
+        .ok()
+        .and_then(|text| parse(&text).ok().flatten());
+    let Some(Node {
+        kind: Kind::Mapping(entries),
+        ..
+    }) = root
+    else {
+        return false;
+    };
+    let command = help::command();
+    let options: Vec<&str> = command
+        .find_subcommand("serve")
+        .into_iter()
+        .flat_map(clap::Command::get_arguments)
+        .filter_map(clap::Arg::get_long)
+        .collect();
+    let has = |is_one: &dyn Fn(&str) -> bool| {
+        let mut names = entries.iter().filter_map(|(name, _)| name.text());
+        names.any(is_one)
+    };
+    // `access` is the list of an access file, too.
+    has(&|name| name != "access" && options.contains(&name))
+        && !has(&|name| ["limits", "domain"].contains(&name))
+}
+
 /// Runs each limit's script once in the store at this address. Nothing is announced to the servers
 /// that share it.
 fn examine(url: &str, args: &Args, file: &Path) -> Result<(), Box<dyn std::error::Error>> {
@@ -165,7 +201,7 @@ fn examine(url: &str, args: &Args, file: &Path) -> Result<(), Box<dyn std::error
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let store = tidegate_redis::Store::at(address, "tidegate")?;
+        let store = tidegate_redis::Store::to_examine(address, "tidegate")?;
         let mut built = Vec::new();
         for limit in limits.limits() {
             let spec = limit.spec();

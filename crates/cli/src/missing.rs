@@ -115,7 +115,11 @@ fn misspelt_of(names: impl IntoIterator<Item = String>) -> Vec<(String, String)>
         .collect();
     let meant = |name: String| {
         let rest = name.strip_prefix(PREFIX)?;
-        if known.contains(rest) {
+        // Kubernetes sets these for each service: TIDEGATE_ADMIN_PORT is not TIDEGATE_ADMIN_HOST.
+        let is_of_kubernetes = ["PORT", "SERVICE"]
+            .iter()
+            .any(|word| rest.split('_').any(|part| part == *word));
+        if known.contains(rest) || is_of_kubernetes {
             return None;
         }
         let meant = nearest(rest, known.iter().copied())?;
@@ -155,6 +159,7 @@ mod tests {
             "TIDEGATE_PORT",
             "TIDEGATE_SERVICE_HOST",
             "TIDEGATE_PORT_8080_TCP",
+            "TIDEGATE_ADMIN_PORT",
             "RULE",
         ] {
             assert_eq!(meant(other), None, "{other}");

@@ -570,6 +570,9 @@ fn check_says_whether_decisions_would_work_in_a_store() {
     let server = Server::start(&[]);
     let (good, told, warned) = check(&server.address());
     assert!(good && warned.is_empty(), "{told} {warned}");
+    // A look is no server: the others would divide their limits by one more.
+    let counted = server.ask(&["EXISTS", "tidegate:nodes"]);
+    assert_eq!(counted.text(), "0");
     let user = "ACL SETUSER app on >secret ~tidegate:* +@all";
     server.ask(&user.split(' ').collect::<Vec<_>>());
     let as_app = format!("redis://app:secret@127.0.0.1:{}", server.port());

@@ -72,6 +72,26 @@ impl Store {
     /// # Panics
     /// Outside a Tokio runtime with time and I/O enabled.
     pub fn named(address: Address, prefix: &str, name: &str) -> Result<Self, StoreError> {
+        Self::watched(address, prefix, |runner| Monitor::start(runner, name))
+    }
+
+    /// Opens the store at an address to [examine](Self::examine) it. It sends no heartbeats, so the
+    /// nodes that share the store do not count this one, and go on with their parts of the limits.
+    ///
+    /// # Errors
+    /// When the prefix is empty or contains `:`, `{` or `}`.
+    ///
+    /// # Panics
+    /// Outside a Tokio runtime with time and I/O enabled.
+    pub fn to_examine(address: Address, prefix: &str) -> Result<Self, StoreError> {
+        Self::watched(address, prefix, |runner| Monitor::silent(runner, ""))
+    }
+
+    fn watched(
+        address: Address,
+        prefix: &str,
+        monitor: impl FnOnce(Runner) -> Arc<Monitor>,
+    ) -> Result<Self, StoreError> {
         if !is_word(prefix) {
             return Err(StoreError::Prefix);
         }
@@ -79,7 +99,7 @@ impl Store {
             connector: Arc::new(Connector::new(address, prefix)),
             counters: Arc::default(),
         };
-        let batcher = Batcher::new(Monitor::start(runner, name));
+        let batcher = Batcher::new(monitor(runner));
         Ok(Self(Arc::new(StoreParts {
             batcher,
             denials: RememberedDenials::new(random()),

@@ -80,7 +80,8 @@ pub enum ClientError {
     #[error("cannot reach {server}: {source}; is a server running there? (--server ADDR)")]
     Unreachable { server: String, source: io::Error },
     #[error(
-        "{server} does not reply like a Tidegate server; give --server the address of the server's {option}"
+        "{server} does not reply like a Tidegate server; give --server the address of the server's {option}, \
+         as https://HOST:PORT if it has TLS"
     )]
     NoHttp {
         server: String,
@@ -214,7 +215,7 @@ impl HttpTarget<'_> {
             Some(token) if token.chars().any(char::is_control) => {
                 let what = "the token has a line break or another control character: \
                             give it without, as in TIDEGATE_TOKEN=$(cat FILE)";
-                return Err(Unusable::new(what));
+                return Err(Unusable::error(what));
             }
             Some(token) => format!("authorization: Bearer {token}\r\n"),
             None => String::new(),
@@ -335,13 +336,13 @@ fn certificates(option: &str, path: &Path) -> io::Result<Vec<CertificateDer<'sta
 pub struct Unusable(String);
 
 impl Unusable {
-    fn new(what: &str) -> io::Error {
+    fn error(what: &str) -> io::Error {
         io::Error::other(Self(what.to_owned()))
     }
 
     /// A file of an option.
     fn of(option: &str, path: &Path, why: &dyn Display) -> io::Error {
-        Self::new(&format!("{option} {}: {why}", path.display()))
+        Self::error(&format!("{option} {}: {why}", path.display()))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Options that have no effect without another one. They are named when the server starts, because
 //! the operator expects one.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, env};
 
 use clap::{ArgMatches, parser::ValueSource};
 
@@ -68,6 +68,9 @@ const NEEDS: [(&[&str], &[&str]); 11] = [
     ),
 ];
 
+/// The listeners among what is needed.
+const LISTENERS: [&str; 4] = ["admin", "resp", "sentinel-dashboard", "sentinel-token"];
+
 /// The options of `serve` that were given and have no effect, each with what it needs.
 pub fn without_effect(serve: &ArgMatches, in_file: &BTreeSet<&str>) -> Vec<String> {
     let id = |option: &str| option.replace('-', "_");
@@ -90,9 +93,12 @@ pub fn without_effect(serve: &ArgMatches, in_file: &BTreeSet<&str>) -> Vec<Strin
             && (source.is_some_and(|source| source != ValueSource::DefaultValue)
                 || in_file.contains(option))
     };
+    // A supervisor may pass the socket of a listener that no option asks for.
+    let has_sockets = env::var_os("LISTEN_FDS").is_some();
+    let is_there = |option: &str| is_on(option) || has_sockets && LISTENERS.contains(&option);
     let mut lines = Vec::new();
     for (options, needed) in NEEDS {
-        if needed.iter().any(|option| is_on(option)) {
+        if needed.iter().any(|option| is_there(option)) {
             continue;
         }
         let needed = needed.join(" or --");

@@ -120,6 +120,19 @@ fn a_result_for_programs_has_each_problem_with_its_line() {
         "{told}"
     );
 
+    let config = scratch("check-config").join("tidegate.yaml");
+    fs::write(
+        &config,
+        "http: 127.0.0.1:0\naccess: /etc/tidegate/access.yaml\n",
+    )
+    .unwrap();
+    let output = tidegate().arg("check").arg(&config).output().unwrap();
+    let (_, told) = texts(&output);
+    assert!(
+        output.status.code() == Some(1) && told.contains("start tidegate serve --config"),
+        "{told}"
+    );
+
     let output = tidegate()
         .args(["check", name, "--format", "github"])
         .output()

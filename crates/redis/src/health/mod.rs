@@ -74,12 +74,19 @@ pub struct Monitor {
 impl Monitor {
     /// Starts the heartbeat of a node with this name, which runs for as long as the monitor exists.
     pub fn start(runner: Runner, name: &str) -> Arc<Self> {
+        let monitor = Self::silent(runner, name);
+        heartbeat::keep(&monitor);
+        monitor
+    }
+
+    /// A monitor without a heartbeat, whose node the others do not count.
+    pub fn silent(runner: Runner, name: &str) -> Arc<Self> {
         let shards = if runner.connector.address().is_cluster() {
             SLOTS / SLOTS_A_SHARD
         } else {
             1
         };
-        let monitor = Arc::new(Self {
+        Arc::new(Self {
             runner,
             clock: SystemClock::new(),
             nodes: Nodes::default(),
@@ -92,9 +99,7 @@ impl Monitor {
             why: Mutex::default(),
             punctual: Punctual::default(),
             examination: Examination::default(),
-        });
-        heartbeat::keep(&monitor);
-        monitor
+        })
     }
 
     pub fn counters(&self) -> &StoreCounters {
