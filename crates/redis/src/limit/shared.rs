@@ -305,16 +305,19 @@ impl SharedLimit {
     /// # Errors
     /// The denial.
     pub async fn permit(&self, key: impl Key, cost: u64) -> Result<SharedPermit, SharedDecision> {
-        // Read before the decision, so that permits granted in memory are refunded with the charge
-        // that they had.
-        let unit = self.local_unit();
-        let (answer, seen) = if self.may_be_bound() {
-            (
-                Box::pin(self.acquire_bound(&key, cost, self.deadline())).await,
-                Nanos::ZERO,
-            )
+        let deadline = self.deadline();
+        let (answer, seen, in_memory) = if self.may_be_bound() {
+            let answer = Box::pin(self.acquire_bound(&key, cost, deadline)).await;
+            (answer, Nanos::ZERO, None)
         } else {
-            self.acquire_exact(&key, cost, self.deadline()).await
+            match self.ask_store(&key, cost, deadline).await {
+                Ok((answer, seen)) => (answer, seen, None),
+                Err(error) => {
+                    let (answer, taken) =
+                        key.with_bytes(|key| self.take_without_store(key, cost, error));
+                    (answer, Nanos::ZERO, taken)
+                }
+            }
         };
         if answer.is_allowed() {
             let (limit, key) = (self.clone(), key.with_bytes(<[u8]>::to_vec));
@@ -324,7 +327,7 @@ impl SharedLimit {
                 cost,
                 answer,
                 holder: seen,
-                unit,
+                in_memory,
             })
         } else {
             Err(answer)
