@@ -54,7 +54,7 @@ pub use decision::{Admission, Decision, DenialReason, Denied, Outcome, Standing}
 pub use key::{Key, address_key};
 pub use parameters::Parameters;
 pub use period::Period;
-pub use policy::{Estimate, Penalty, Policy, Spans};
+pub use policy::{Estimate, Holds, Penalty, Policy, Spans};
 pub use policy_error::PolicyError;
 pub use priority::{Priority, PriorityError};
 pub(crate) use quota::MOST_USED;

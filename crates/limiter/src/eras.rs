@@ -6,7 +6,7 @@ use std::{
     sync::PoisonError,
 };
 
-use tidegate_core::{Estimate, Nanos, Policy};
+use tidegate_core::{Estimate, Holds, Nanos, Policy};
 
 use crate::{
     marks::TagHasher,
@@ -32,6 +32,10 @@ pub(crate) struct Eras {
     /// Whether `keys` has an entry.
     any_key: AtomicBool,
     keys: Mutex<KeyEras>,
+    /// Whether `holds` says anything.
+    any_hold: AtomicBool,
+    /// The effect of changes of the general policy on permits.
+    holds: Mutex<Holds>,
     /// Differs in each process, so that a number from another one matches nothing.
     own: HashKeys,
 }
@@ -51,6 +55,18 @@ struct KeyEras {
 struct KeyEra {
     reset: u64,
     rate: u64,
+    /// The number of the key's policy.
+    own: u64,
+    /// The effect of the key's policies on permits.
+    holds: Holds,
+    /// `Eras::holds` when the latest of them ended.
+    general: Holds,
+}
+
+impl KeyEra {
+    fn latest(&self) -> u64 {
+        self.reset.max(self.rate).max(self.own)
+    }
 }
 
 /// What the place of units in one state depends on besides its policy.
@@ -81,6 +97,8 @@ impl Eras {
             resetting: AtomicBool::new(false),
             any_key: AtomicBool::new(false),
             keys: Mutex::default(),
+            any_hold: AtomicBool::new(false),
+            holds: Mutex::default(),
             own: HashKeys::random(),
         }
     }
@@ -132,10 +150,63 @@ impl Eras {
         self.change_key(tag, most, number, |era| era.reset = number);
     }
 
-    /// Records that a key's own rate has ended. The caller holds the key's lock.
-    pub fn change_rate(&self, tag: Tag, most: usize) {
+    /// Records that a key's own policy `from` has ended, and that the general one applies to it.
+    /// The caller holds the key's lock.
+    pub fn end_own(&self, tag: Tag, most: usize, (from, to): (&Policy, &Policy), now: Nanos) {
         let number = self.next();
-        self.change_key(tag, most, number, |era| era.rate = number);
+        let general = self.general_holds();
+        self.change_key(tag, most, number, |era| {
+            era.rate = number;
+            era.holds = era.holds.after(from, to, now);
+            era.general = general;
+        });
+    }
+
+    /// Records that a key has its own policy `to`, with this number, after another one. The caller
+    /// holds the key's lock.
+    pub fn begin_own(
+        &self,
+        tag: Tag,
+        most: usize,
+        (rate, number): (u64, u64),
+        (from, to): (&Policy, &Policy),
+        now: Nanos,
+    ) {
+        // Only permits are asked about.
+        if !from.is_concurrency() && !to.is_concurrency() {
+            return;
+        }
+        let (era, _) = self.of_key(tag);
+        let holds = self.holds_of(rate, &era).after(from, to, now);
+        self.change_key(tag, most, number, |era| {
+            era.own = number;
+            era.holds = holds;
+        });
+    }
+
+    /// Records a change of the general policy, just before it.
+    pub fn change_policy(&self, from: &Policy, to: &Policy, now: Nanos) {
+        let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
+        let after = holds.after(from, to, now);
+        if after != *holds {
+            *holds = after;
+            self.any_hold.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// The effect of changes of policy on permits of a key in the policy with this number.
+    fn holds_of(&self, rate: u64, key: &KeyEra) -> Holds {
+        if key.own > 0 && key.own == rate {
+            return key.holds;
+        }
+        self.general_holds().since(key.general).join(key.holds)
+    }
+
+    fn general_holds(&self) -> Holds {
+        if !self.any_hold.load(Ordering::Relaxed) {
+            return Holds::default();
+        }
+        *self.holds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn change_key(&self, tag: Tag, most: usize, number: u64, change: impl FnOnce(&mut KeyEra)) {
@@ -146,7 +217,7 @@ impl Eras {
             let Some((number, tag)) = keys.order.pop_front() else {
                 break;
             };
-            let is_latest = |era: &KeyEra| era.reset.max(era.rate) == number;
+            let is_latest = |era: &KeyEra| era.latest() == number;
             if keys.of.get(&tag).is_some_and(is_latest) {
                 keys.of.remove(&tag);
                 keys.forgotten = number;
@@ -236,6 +307,24 @@ impl Site<'_> {
         }
     }
 
+    /// The effect of changes of the policy on permits in this state.
+    fn holds(self, policy: &Policy) -> Holds {
+        if !policy.is_concurrency() {
+            return Holds::default();
+        }
+        let key = self
+            .tag
+            .map_or_else(Default::default, |tag| self.eras.of_key(tag).0);
+        self.eras.holds_of(self.rate, &key)
+    }
+
+    /// Whether units still count in this state, so that their holder may return them. The caller
+    /// holds the state's lock.
+    pub fn counts(self, policy: &Policy, state: &[u64], estimate: &Estimate, now: Nanos) -> bool {
+        self.place(policy, state) == estimate.place
+            && !self.holds(policy).has_ended(policy, estimate, now)
+    }
+
     fn correction(
         self,
         policy: &Policy,
@@ -267,6 +356,11 @@ impl Site<'_> {
         (estimate, actual): (Estimate, u64),
         refund: impl FnOnce(&mut [u64], u64),
     ) {
+        let holds = self.holds(policy);
+        if holds.has_ended(policy, &estimate, now) {
+            return;
+        }
+        let estimate = holds.counted(estimate);
         match self.correction(policy, state, estimate, actual) {
             Correction::Nothing => {}
             Correction::Refund(units) => refund(state, units),

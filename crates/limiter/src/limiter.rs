@@ -163,12 +163,12 @@ impl<C: ?Sized> Limiter<C> {
         denied_until(&self.policy(), Nanos::new(until), now)
     }
 
-    /// Where units count now: see [`Estimate::place`].
-    pub(crate) fn place(&self) -> u64 {
+    /// Whether units still count here, so that they would return.
+    pub(crate) fn counts(&self, estimate: &Estimate, now: Nanos) -> bool {
         let mut held = self.versions.lock();
         let site = self.site(&held);
         let (policy, state) = held.parts();
-        site.place(policy, state)
+        site.counts(policy, state, estimate, now)
     }
 
     /// Denies everything until a time, or until [`unblock`](Self::unblock).

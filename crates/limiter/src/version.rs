@@ -22,6 +22,7 @@ use tidegate_core::{
     cell::{Backoff, StateCell, StateGuard},
 };
 
+use crate::eras::Eras;
 use crate::sync::{AtomicPtr, AtomicU64, Mutex, MutexGuard, Ordering};
 
 /// The maximum number of policies that decide without a lock.
@@ -203,19 +204,22 @@ impl Versions {
     }
 
     /// Makes another policy current, and moves the usage to it.
-    pub fn change(&self, policy: Policy, now: Nanos) {
+    pub fn change(&self, now: Nanos, eras: &Eras, to: impl FnOnce(&Policy) -> Policy) {
         // No change panics midway.
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.current();
         if let Some(mut last) = old.behind() {
+            let policy = to(&last.policy);
             if last.policy != policy {
                 let mut state = vec![0; policy.words()];
+                eras.change_policy(&last.policy, &policy, now);
                 policy.transfer(&mut state, &last.policy, &last.state, now);
                 *last = Last { policy, state };
                 self.changes.fetch_add(1, Ordering::Release);
             }
             return;
         }
+        let policy = to(&old.policy);
         if old.policy == policy {
             return;
         }
@@ -246,6 +250,7 @@ impl Versions {
             Held::Cell(_, state) => state.words(),
             Held::Last(last) => &mut last.state,
         };
+        eras.change_policy(&old.policy, &policy, now);
         policy.transfer(state, &old.policy, before.words(), now);
         // Release: see `current`. No thread decides in a version that is not current: it is locked
         // until then.

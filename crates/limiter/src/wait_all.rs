@@ -7,7 +7,7 @@ use std::{
     task::Poll,
 };
 
-use tidegate_core::{Admission, Decision, DenialReason, Estimate, Nanos, Policy, Priority};
+use tidegate_core::{Admission, Decision, DenialReason, Estimate, Nanos, Priority};
 
 use crate::{
     AllDecision, Full, Request, Timer, WaitError, WaitUntil, acquire_all_estimates_at,
@@ -167,7 +167,12 @@ async fn wait_for_several<C: ?Sized, T: Timer>(
     };
     loop {
         let now = timer.now();
-        let (all, taken, next) = places.look(now, began)?;
+        let Looked {
+            all,
+            taken,
+            next,
+            hopes,
+        } = places.look(now, began)?;
         if all.is_allowed() {
             drop(places);
             return start(timer, requests, all, taken, now, deadline).await;
@@ -175,15 +180,13 @@ async fn wait_for_several<C: ?Sized, T: Timer>(
         let Some(binding) = all.binding() else {
             return Ok((all, Vec::new()));
         };
-        if binding.retry_after().is_none()
-            && !all.bound().is_some_and(|at| requests[at].is_in_flight())
+        let is_hoped = |at: usize| hopes.get(at) == Some(&Hope::Return);
+        if binding.retry_after().is_none() && !all.bound().is_some_and(is_hoped)
+            || hopes.contains(&Hope::Never)
         {
             return Err(WaitAllError::Never(Box::new(all)));
         }
-        if requests.iter().any(Request::never_fits) {
-            return Err(WaitAllError::Never(Box::new(all)));
-        }
-        let wait = known_wait(requests, &all);
+        let wait = known_wait(&hopes, &all);
         if deadline.is_some_and(|deadline| now >= deadline || now.saturating_add(wait) > deadline) {
             return Err(WaitAllError::Deadline(Box::new(all)));
         }
@@ -193,12 +196,51 @@ async fn wait_for_several<C: ?Sized, T: Timer>(
     }
 }
 
+/// The outcome of one step for all requests.
+struct Looked {
+    all: AllDecision,
+    taken: Few<Estimate>,
+    /// When to look again at the latest.
+    next: Nanos,
+    /// The hope of each request, if not all are admitted. The policies may be others by now.
+    hopes: Few<Hope>,
+}
+
+/// Something that may make room for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hope {
+    /// Time.
+    Time,
+    /// The return of permits, at any time.
+    Return,
+    /// Nothing: the cost is above all that is ever admitted.
+    Never,
+}
+
+impl Hope {
+    fn of<C: ?Sized>(
+        request: &Request<'_, C>,
+        states: &mut States<'_, '_, C>,
+        at: usize,
+        decision: &Decision,
+    ) -> Self {
+        let policy = states.policy(at);
+        if request.cost() > request.own_policy().unwrap_or(policy).highest_cost() {
+            return Self::Never;
+        }
+        match decision.reason() {
+            // A permit that returns does not end these.
+            Some(DenialReason::Blocked | DenialReason::TableFull) => Self::Time,
+            _ if policy.is_concurrency() => Self::Return,
+            _ => Self::Time,
+        }
+    }
+}
+
 /// How long the limits deny at least. Permits may be returned at any time before their holds end.
-fn known_wait<C: ?Sized>(requests: &[Request<'_, C>], all: &AllDecision) -> Nanos {
-    let each = requests.iter().zip(all.decisions());
-    let waits = each.filter(|(request, decision)| {
-        !request.is_in_flight() || decision.reason() == Some(DenialReason::Blocked)
-    });
+fn known_wait(hopes: &[Hope], all: &AllDecision) -> Nanos {
+    let each = hopes.iter().zip(all.decisions());
+    let waits = each.filter(|(hope, _)| **hope != Hope::Return);
     waits
         .filter_map(|(_, decision)| decision.retry_after())
         .max()
@@ -272,11 +314,7 @@ struct Places<'a, C: ?Sized, T: Timer> {
 impl<C: ?Sized, T: Timer> Places<'_, C, T> {
     /// Decides on all limits, and takes them if all admit. Otherwise it orders the places, and
     /// returns when to look again at the latest.
-    fn look(
-        &mut self,
-        now: Nanos,
-        began: Nanos,
-    ) -> Result<(AllDecision, Few<Estimate>, Nanos), Full> {
+    fn look(&mut self, now: Nanos, began: Nanos) -> Result<Looked, Full> {
         let Self {
             timer,
             requests,
@@ -287,7 +325,12 @@ impl<C: ?Sized, T: Timer> Places<'_, C, T> {
         if !has_entered {
             let (all, taken) = acquire_all_estimates_at(requests, now)?;
             if all.is_allowed() {
-                return Ok((all, taken.into(), now));
+                return Ok(Looked {
+                    all,
+                    taken: taken.into(),
+                    next: now,
+                    hopes: Few::new(),
+                });
             }
             requests
                 .iter()
@@ -307,11 +350,21 @@ impl<C: ?Sized, T: Timer> Places<'_, C, T> {
                     (decisions, taken) = states.decide_at_places(blocked, tickets, now, wakes);
                 }
             }
-            if decisions.iter().all(Decision::is_allowed) {
-                return (AllDecision::new(decisions), taken, now);
+            let mut hopes = Few::new();
+            let mut next = now;
+            if decisions.iter().any(Decision::is_denied) {
+                let each = requests.iter().zip(&decisions).enumerate();
+                hopes.extend(
+                    each.map(|(at, (request, decision))| Hope::of(request, states, at, decision)),
+                );
+                next = order(states, tickets, &decisions, (now, began), wakes);
             }
-            let next = order(requests, states, tickets, &decisions, (now, began), wakes);
-            (AllDecision::new(decisions), taken, next)
+            Looked {
+                all: AllDecision::new(decisions),
+                taken,
+                next,
+                hopes,
+            }
         });
         if looked.is_err() && tickets.is_empty() {
             requests
@@ -396,7 +449,6 @@ fn enter<C: ?Sized>(
 /// Lets the caller keep its place in the lines whose units are due last, and lets others pass in
 /// the rest. Returns when that changes if nothing else happens.
 fn order<C: ?Sized>(
-    requests: &[Request<'_, C>],
     states: &mut States<'_, '_, C>,
     tickets: &[Option<Arc<Ticket>>],
     decisions: &[Decision],
@@ -415,7 +467,8 @@ fn order<C: ?Sized>(
             };
             let due = states.on_line(at, false, now, |line, ground| line.due_of(ground, ticket));
             // Permits may be returned at any time.
-            let due = if requests[at].is_in_flight() && due.is_some_and(|due| due > now) {
+            let is_in_flight = states.policy(at).is_concurrency();
+            let due = if is_in_flight && due.is_some_and(|due| due > now) {
                 Some(Nanos::MAX)
             } else {
                 due
@@ -447,27 +500,4 @@ fn order<C: ?Sized>(
         });
     }
     next
-}
-
-impl<C: ?Sized> Request<'_, C> {
-    /// Whether only the return of permits makes room.
-    fn is_in_flight(&self) -> bool {
-        self.policy().is_concurrency()
-    }
-
-    /// Whether the cost is above all that is ever admitted.
-    fn never_fits(&self) -> bool {
-        let own = self.own_policy().copied();
-        self.cost() > own.unwrap_or_else(|| self.policy()).highest_cost()
-    }
-
-    /// The policy in force for the key.
-    fn policy(&self) -> Policy {
-        match self {
-            Self::Keyed { limiter, key, .. } => limiter
-                .override_of(*key)
-                .unwrap_or_else(|| limiter.policy()),
-            Self::Unkeyed { limiter, .. } => limiter.policy(),
-        }
-    }
 }

@@ -3,13 +3,22 @@
 #[path = "integration/policies/mod.rs"]
 mod policies;
 
-use std::time::Duration;
+use std::{
+    future::Future,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Wake, Waker},
+    time::Duration,
+};
 
 use policies::denying as policies;
 use proptest::prelude::*;
 use tidegate_limiter::{
-    BuildError, Clock, CoarseClock, Decision, HashKeys, KeyedLimiter, Limiter, ManualClock, Nanos,
-    Policy, Quota, Request, SnapshotEntry, SystemClock, Until, acquire_all_at,
+    Algorithm, BuildError, Clock, CoarseClock, Decision, HashKeys, KeyedLimiter, Limiter,
+    ManualClock, ManualTimer, Nanos, Policy, Quota, Request, SnapshotEntry, SystemClock, Until,
+    acquire_all_at,
 };
 
 const NOW: Nanos = Nanos::from_secs(7_200);
@@ -941,4 +950,122 @@ fn a_limiter_without_keys_follows_the_systems_time() {
     limiter.clock().set_wall_ahead(0);
     assert!(limiter.follow_wall(), "the distance is that of before");
     assert!(limiter.acquire(1).is_denied(), "the day that was reached");
+}
+
+/// Two keys with their own days, and a caller that waits for each: the first to be woken removes
+/// the other's override, amid the change.
+#[test]
+#[cfg(feature = "calendar")]
+fn an_override_that_ends_while_the_days_follow_the_systems_time_stays_removed() {
+    struct Remove {
+        limiter: Arc<KeyedLimiter<ManualTimer>>,
+        other: &'static str,
+        removed: Arc<Mutex<Option<&'static str>>>,
+    }
+    impl Wake for Remove {
+        fn wake(self: Arc<Self>) {
+            {
+                let mut removed = self.removed.lock().unwrap();
+                if removed.is_some() {
+                    return;
+                }
+                *removed = Some(self.other);
+            }
+            assert!(self.limiter.remove_override(self.other));
+        }
+    }
+    let timer = ManualTimer::new(Nanos::from_secs(1_800_014_400));
+    let general = Policy::token_bucket(Quota::per_second(10));
+    let limiter = KeyedLimiter::builder(general).clock(timer).build().unwrap();
+    let limiter = Arc::new(limiter);
+    let own: Policy = "fixed-window:calendar 5/day".parse().unwrap();
+    let removed = Arc::new(Mutex::new(None));
+    let mut waiting: Vec<_> = ["a", "b"]
+        .into_iter()
+        .map(|key| {
+            limiter.set_override(key, own).unwrap();
+            assert!(limiter.acquire(key, 5).is_allowed());
+            Box::pin(limiter.wait(key, 1, None))
+        })
+        .collect();
+    for (wait, other) in waiting.iter_mut().zip(["b", "a"]) {
+        let waker = Waker::from(Arc::new(Remove {
+            limiter: Arc::clone(&limiter),
+            other,
+            removed: Arc::clone(&removed),
+        }));
+        let polled = wait.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+    }
+    // It is the next day.
+    assert_eq!(
+        limiter.at(limiter.clock().now()).follow_wall(24 * HOUR),
+        Ok(true)
+    );
+    let removed = removed.lock().unwrap().expect("a caller was woken");
+    assert_eq!(limiter.override_of(removed), None);
+    let kept = if removed == "a" { "b" } else { "a" };
+    assert_eq!(limiter.override_of(kept).map(|own| own.limit()), Some(5));
+}
+
+/// A policy that changes while the days follow the system's time stays changed.
+#[test]
+#[cfg(feature = "calendar")]
+fn a_change_of_policy_is_not_undone_by_the_systems_time() {
+    let policy = |limit: u64| -> Policy {
+        format!("fixed-window:calendar {limit}/day")
+            .parse()
+            .unwrap()
+    };
+    let start = Nanos::from_secs(1_800_014_400);
+    let one = Limiter::with_clock(policy(1), ManualClock::new(start));
+    let keys = keyed(policy(1));
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut hours = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                hours = 3 - hours;
+                one.at(start).follow_wall(hours * HOUR);
+                keys.at(start).follow_wall(hours * HOUR).unwrap();
+            }
+        });
+        let mut kept = true;
+        for limit in 1..=2_000 {
+            one.at(start).set_policy(policy(limit));
+            keys.at(start)
+                .set_policy(policy(limit))
+                .unwrap()
+                .finish_at(start);
+            std::thread::yield_now();
+            kept &= one.policy().limit() == limit && keys.policy().limit() == limit;
+        }
+        is_over.store(true, Ordering::Relaxed);
+        assert!(kept);
+    });
+}
+
+#[test]
+fn the_use_of_an_overridden_key_is_restored_where_it_has_no_override() {
+    let of = |limit| Policy::sliding_window(Quota::per_minute(limit));
+    let seeds = HashKeys::from_seeds(1, 2);
+    let with_own = KeyedLimiter::builder(of(10))
+        .hash_keys(seeds)
+        .build()
+        .unwrap();
+    let without = KeyedLimiter::builder(of(10))
+        .hash_keys(seeds)
+        .build()
+        .unwrap();
+    let at = Nanos::from_secs(1_000);
+    with_own.at(at).set_override("vip", of(20)).unwrap();
+    assert!(with_own.at(at).acquire("vip", 4).is_allowed());
+    let mut restored = 0;
+    with_own.at(at).snapshot(|entry| {
+        restored += u32::from(without.at(at).restore(&of(20), &entry));
+    });
+    assert_eq!(
+        (restored, without.at(at).peek("vip", 0).remaining()),
+        (1, 6)
+    );
 }

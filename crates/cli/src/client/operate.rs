@@ -152,8 +152,13 @@ pub fn block(args: &Block) -> ExitCode {
     put_terms(&mut body, args.r#for, args.note.as_ref());
     let answer = args.of.target.target().post("/v1/block", &body);
     let lasting = lasting(args.r#for, "until it is unblocked");
-    args.format.print(answer, |_| {
-        print(&format!("blocked {} {lasting}", args.of));
+    args.format.print(answer, |answer| {
+        let anyway = if answer["deny_listed"] == true {
+            "; it is denied in any case, because it is on the deny list of the rules"
+        } else {
+            ""
+        };
+        print(&format!("blocked {} {lasting}{anyway}", args.of));
         true
     })
 }

@@ -24,7 +24,7 @@ fn ask(server: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
 
 fn serving(name: &str) -> Serving {
     let rules = scratch(name).join("rules.yaml");
-    let limits = "limits:\n  - {name: cron, limit: 2/1h, algorithm: sliding-log}\n  - {name: quick, limit: 1/300ms, algorithm: sliding-log}\n";
+    let limits = "limits:\n  - {name: cron, limit: 2/1h, algorithm: sliding-log, deny: [outlaw]}\n  - {name: quick, limit: 1/300ms, algorithm: sliding-log}\n";
     fs::write(&rules, limits).unwrap();
     Serving::with(&["--rules", rules.to_str().unwrap()])
 }
@@ -197,6 +197,13 @@ fn a_shell_script_is_limited_by_exit_codes() {
     assert_eq!(
         effect(&["block", "cron", "a\u{1b}b"]),
         is(0, "blocked a\u{fffd}b in cron until it is unblocked")
+    );
+    assert_eq!(
+        effect(&["block", "cron", "outlaw", "--for", "1h"]),
+        is(
+            0,
+            "blocked outlaw in cron for 1h; it is denied in any case, because it is on the deny list of the rules"
+        )
     );
     assert_eq!(
         effect(&["override", "cron", "vip", "9/1h", "--for", "1h"]),

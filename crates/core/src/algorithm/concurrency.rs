@@ -66,11 +66,12 @@ impl Concurrency {
         })
     }
 
-    /// Carries the permits in use over from `old`, a state of `from`, to `new`, a fresh state: all
-    /// of them, including those above the limit.
+    /// Carries the permits in use at `now` over from `old`, a state of `from`, to `new`, a fresh
+    /// state: all of them, including those above the limit. Permits whose hold has passed stay
+    /// free, however long the new hold is.
     pub(crate) fn carry(&self, new: &mut [u64], from: &Self, old: &[u64], now: Nanos) {
         match (self.held, from.held) {
-            (Some(log), Some(other)) => log.carry(new, &other, old),
+            (Some(log), Some(other)) => log.carry_counting(new, &other, old, now),
             _ => self.keep(new, now, from.used(old, now)),
         }
     }
@@ -78,14 +79,28 @@ impl Concurrency {
     /// Releases permits that were taken at `taken`. Permits whose hold has passed are free already.
     pub(crate) fn give_back(&self, state: &mut [u64], now: Nanos, taken: Nanos, cost: u64) {
         if !self.has_freed(taken, now) {
-            self.refund(state, now, cost);
+            self.release(state, now, taken, cost);
         }
+    }
+
+    /// Releases permits that were taken at `taken` and are in use: with a hold these and no others,
+    /// so that a permit whose holder died ends at its time.
+    pub(crate) fn release(&self, state: &mut [u64], now: Nanos, taken: Nanos, cost: u64) {
+        match self.held {
+            Some(log) => log.release(state, now, taken, cost),
+            None => self.refund(state, now, cost),
+        }
+    }
+
+    /// The longest hold of a permit, in nanoseconds.
+    pub(crate) fn hold_nanos(&self) -> Option<u64> {
+        self.held.map(|log| log.lifetime())
     }
 
     /// Whether the hold of permits that were taken at `taken` has passed.
     pub(crate) fn has_freed(&self, taken: Nanos, now: Nanos) -> bool {
-        self.held
-            .is_some_and(|log| now.saturating_since(taken).get() >= log.lifetime())
+        self.hold_nanos()
+            .is_some_and(|hold| now.saturating_since(taken).get() >= hold)
     }
 
     /// Records in `new`, a fresh state, that `used` units were taken at `now`.
@@ -172,7 +187,7 @@ impl Algorithm for Concurrency {
     /// Releases a permit: the oldest one in use.
     fn refund(&self, state: &mut [u64], now: Nanos, cost: u64) {
         match self.held {
-            Some(log) => log.forget_oldest(state, now, cost),
+            Some(log) => log.release(state, now, Nanos::ZERO, cost),
             None => state[0] = state[0].saturating_sub(cost),
         }
     }

@@ -129,26 +129,36 @@ impl SlidingLog {
     /// with their times, and the number of the rest.
     pub(crate) fn carry(&self, new: &mut [u64], from: &Self, old: &[u64]) {
         let log = Log::read(old, from.limit);
-        let total = u64::from(log.len) + u64::from(log.beyond);
+        self.carry_some(new, log, log.len, log.beyond);
+    }
+
+    /// [`carry`](Self::carry) without the entries that no longer count in `from` at `now`.
+    pub(super) fn carry_counting(&self, new: &mut [u64], from: &Self, old: &[u64], now: Nanos) {
+        let log = Log::read(old, from.limit);
+        let now = log.no_earlier_than_newest(now);
+        let counting = from.counting(log, now);
+        let beyond = from.counting_beyond(log, counting, now);
+        self.carry_some(new, log, counting, beyond);
+    }
+
+    /// Carries the newest `len` entries of a log over, and those beyond.
+    fn carry_some(&self, new: &mut [u64], log: Log<'_>, len: u32, beyond: u32) {
+        let total = u64::from(len) + u64::from(beyond);
         if total == 0 {
             return;
         }
         if self.limit == 0 {
-            new[1] = if log.len > 0 {
-                log.newest(1)
-            } else {
-                log.oldest()
-            };
+            new[1] = if len > 0 { log.newest(1) } else { log.oldest() };
         }
         let kept = total.min(self.limit.into()) as u32;
         for rank in 1..=kept {
-            new[1 + (kept - rank) as usize] = if rank <= log.len {
+            new[1 + (kept - rank) as usize] = if rank <= len {
                 log.newest(rank)
             } else {
                 log.oldest()
             };
         }
-        let beyond = if log.beyond == MANY {
+        let beyond = if beyond == MANY {
             MANY.into()
         } else {
             total - u64::from(kept)
@@ -230,25 +240,58 @@ impl SlidingLog {
         (newest + self.lifetime).saturating_sub(now.get())
     }
 
-    /// Drops the `count` oldest entries that still count (a permit is released).
-    pub(super) fn forget_oldest(&self, state: &mut [u64], now: Nanos, count: u64) {
-        let count = few(count);
+    /// Drops `count` entries that still count: the oldest of those from `taken` or later, and then
+    /// the oldest of all. An entry may have a later time than its holder knows, as time never runs
+    /// backwards.
+    pub(super) fn release(&self, state: &mut [u64], now: Nanos, taken: Nanos, count: u64) {
         let log = Log::read(state, self.limit);
         let now = log.no_earlier_than_newest(now);
-        let counting = self.counting(log, now);
-        let beyond = self.counting_beyond(log, counting, now);
-        let left = if beyond == MANY {
-            MANY
-        } else {
-            beyond.saturating_sub(count)
+        let len = self.counting(log, now);
+        let mut beyond = self.counting_beyond(log, len, now);
+        let (mut next, mut left, oldest) = (log.next, few(count), log.oldest());
+        // Entries beyond are the oldest, and have the time of the oldest one that is kept.
+        let mut drop_beyond = |left: &mut u32| {
+            let gone = beyond.min(*left);
+            *left -= gone;
+            beyond -= if beyond == MANY { 0 } else { gone };
+            beyond
         };
-        let len = counting - count.saturating_sub(beyond).min(counting);
-        state[0] = Head {
-            next: log.head.next,
-            len,
-            beyond: left,
+        let no_older = Self::since(log, len, taken.get());
+        if no_older == len {
+            drop_beyond(&mut left);
         }
-        .word();
+        let gone = left.min(no_older);
+        left -= gone;
+        let (newer, older) = (no_older - gone, len - no_older);
+        if gone > 0 && older <= newer {
+            // The older entries move up to the newer ones.
+            for rank in no_older + 1..=len {
+                state[1 + self.slot(next, rank - gone)] = state[1 + self.slot(next, rank)];
+            }
+        } else if gone > 0 {
+            // The newer ones move back, the oldest of them first.
+            for rank in (1..=newer).rev() {
+                state[1 + self.slot(next, rank + gone)] = state[1 + self.slot(next, rank)];
+            }
+            next = self.slot(next, gone) as u32;
+        }
+        let beyond = drop_beyond(&mut left);
+        let len = (len - gone).saturating_sub(left);
+        self.write_refilled(state, Head { next, len, beyond }, oldest);
+    }
+
+    /// How many of the newest `len` entries are of this time or newer.
+    fn since(log: Log<'_>, len: u32, time: u64) -> u32 {
+        let (mut inside, mut beyond) = (0, len + 1);
+        while beyond - inside > 1 {
+            let rank = inside + (beyond - inside) / 2;
+            if log.newest(rank) >= time {
+                inside = rank;
+            } else {
+                beyond = rank;
+            }
+        }
+        inside
     }
 
     pub(crate) fn written(&self) -> (AlgorithmSpec, Amount) {

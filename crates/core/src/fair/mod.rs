@@ -357,6 +357,22 @@ impl FairShares {
         }
     }
 
+    /// [`refund`](Self::refund) of units that were taken at `taken`, which are still in use.
+    pub fn give_back(
+        &self,
+        state: &mut FairState,
+        terms: &Terms,
+        tenant: &mut TenantStates<'_>,
+        (taken, cost): (Nanos, u64),
+        now: Nanos,
+    ) {
+        self.turn(state, now);
+        match &self.kind {
+            Kind::Rates(rates) => rates.refund(state, terms, tenant, cost),
+            Kind::Permits(permits) => permits.give_back(state, tenant, taken, cost),
+        }
+    }
+
     /// The part of the limit, from 0, that a tenant with this note has used lately, what was charged
     /// included: a mean over about ten quarters of the [horizon](Self::horizon), in which the latest
     /// count most. It takes as long to follow a change. Of permits it is what the tenant had in

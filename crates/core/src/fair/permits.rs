@@ -178,6 +178,18 @@ impl Permits {
         tenant.note.taken = self.in_flight(tenant, state.now) as f32;
     }
 
+    pub fn give_back(
+        &self,
+        state: &FairState,
+        tenant: &mut TenantStates<'_>,
+        taken: Nanos,
+        cost: u64,
+    ) {
+        self.policy
+            .release_permits(tenant.share, state.now, taken, cost);
+        tenant.note.taken = self.in_flight(tenant, state.now) as f32;
+    }
+
     pub fn refund(&self, state: &FairState, tenant: &mut TenantStates<'_>, cost: u64) {
         self.policy.refund(tenant.share, state.now, cost);
         tenant.note.taken = self.in_flight(tenant, state.now) as f32;

@@ -1,9 +1,11 @@
 //! A configured limit: one of the algorithms with its options.
 
 mod ahead;
+mod holds;
 mod penalty;
 mod settle;
 
+pub use holds::Holds;
 pub use penalty::{Penalty, Spans};
 pub use settle::Estimate;
 
@@ -357,8 +359,9 @@ impl Policy {
     /// slots, a bucket's debt, a queue, permits), the record itself is carried over. Units of another
     /// algorithm do not count as permits in flight, because nobody would return them: a change to
     /// [`Concurrency`] begins with no permit in use. A permit that was taken before its algorithm
-    /// changed, and that is returned after a change back, therefore returns one taken since. In all
-    /// other cases the units in use count as taken at `now`. If a state has no room for all of them,
+    /// changed, and that is returned after a change back, therefore returns one taken since.
+    /// Permits whose hold has passed at `now` stay free, however long the new hold is. In all other
+    /// cases the units in use count as taken at `now`. If a state has no room for all of them,
     /// it rounds towards the stricter side:
     ///
     /// * a [`SlidingLog`], and [`Concurrency`] with a hold, keep the newest times and the number of

@@ -219,9 +219,8 @@ impl<C: Clock> FairLimiter<C> {
     pub(super) fn give_back(&self, tenant: &[u8], estimate: Estimate) {
         let at = self.at_now();
         let (tenants, total) = at.parts();
-        tenants.give_back(tenant, estimate.cost, || {
-            let is_free = self.total.policy().has_freed(&estimate, at.now);
-            let counts = self.total.place() == estimate.place && !is_free;
+        tenants.give_back_with(tenant, (estimate.taken, estimate.cost), || {
+            let counts = self.total.counts(&estimate, at.now);
             total.settle(estimate, 0);
             counts
         });

@@ -412,7 +412,9 @@ fn attempt<C: ?Sized, R>(
         cells: &mut cells,
         joint: &mut joint,
     };
-    Ok(Some(step(&mut states)))
+    let result = step(&mut states);
+    joint.close(&wanted, now);
+    Ok(Some(result))
 }
 
 /// The states of a joint decision, all locked.
@@ -435,6 +437,14 @@ impl<'r, C: ?Sized> States<'_, 'r, C> {
                 Ok((self.homes[k].1.policy(), state))
             }
             KeyPlace::Unkeyed(u) => Ok(self.cells[u].parts()),
+        }
+    }
+
+    /// The policy in force for a request's state.
+    pub fn policy(&mut self, at: usize) -> &Policy {
+        match self.places[at] {
+            KeyPlace::Keyed(k) => self.homes[k].1.policy(),
+            KeyPlace::Unkeyed(u) => self.cells[u].parts().0,
         }
     }
 
@@ -610,7 +620,12 @@ impl<'r, C: ?Sized> States<'_, 'r, C> {
                 let KeyPlace::Keyed(k) = self.places[at] else {
                     unreachable!("only keys are refused")
                 };
-                refused_until(own.unwrap_or(self.homes[k].1.policy()), until, now)
+                let by = own.unwrap_or(self.homes[k].1.policy());
+                if cost == 0 {
+                    // A look needs no place.
+                    return by.peek(&vec![0; by.words()], now, 0);
+                }
+                refused_until(by, until, now)
             }
         }
     }

@@ -129,6 +129,17 @@ impl<C: ?Sized> KeyedAt<'_, C> {
         limiter.blocked_tag(limiter.tag_of(&key), now)
     }
 
+    /// The time until which a key is [blocked](Self::block); zero if it is not.
+    #[must_use]
+    pub fn block_end(self, key: impl Key) -> Nanos {
+        let Self { limiter, now } = self;
+        if !limiter.marks.any() {
+            return Nanos::ZERO;
+        }
+        let until = limiter.exceptions.blocked(limiter.tag_of(&key));
+        if until > now { until } else { Nanos::ZERO }
+    }
+
     /// The decision on `cost`, without taking it and without adding the key.
     pub fn peek(self, key: impl Key, cost: u64) -> Decision {
         let Self { limiter, now } = self;
@@ -214,6 +225,14 @@ impl<C: ?Sized> KeyedAt<'_, C> {
     pub fn settle(self, key: impl Key, estimate: Estimate, actual: u64) {
         let Self { limiter, now } = self;
         limiter.settle_tag(limiter.tag_of(&key), estimate, actual, now);
+    }
+
+    /// Whether an estimate of the key still counts, so that [`settle`](Self::settle) would return
+    /// units: no reset came between, and permits have not ended with their hold.
+    #[must_use]
+    pub fn counts(self, key: impl Key, estimate: &Estimate) -> bool {
+        let Self { limiter, now } = self;
+        limiter.counts_tag(limiter.tag_of(&key), estimate, now)
     }
 
     /// Forgets what a key has used, as if it had never sent a request, and ends a block by the

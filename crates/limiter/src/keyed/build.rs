@@ -1,7 +1,7 @@
 //! The builder of a keyed limiter.
 
 use crate::table::{BuildError, HashKeys, WhenFull};
-use tidegate_core::Policy;
+use tidegate_core::{Nanos, Policy};
 
 use super::{
     Generation, KeyedLimiter,
@@ -111,7 +111,7 @@ impl<C> KeyedBuilder<C> {
             when_full,
         };
         Ok(KeyedLimiter {
-            generations: Generations::new(Generation::new(policy, 0, room, None)?),
+            generations: Generations::new(Generation::new(policy, (0, Nanos::ZERO), room, None)?),
             exceptions: Exceptions::new(room.max_exceptions()),
             hash: hash.unwrap_or_else(HashKeys::random),
             changing: Mutex::new(room),

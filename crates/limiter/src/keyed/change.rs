@@ -11,6 +11,7 @@ use tidegate_core::{Clock, Key, Nanos, Policy};
 
 use super::{
     Generation, KeyedAt, KeyedLimiter, OverrideError, TooManyExceptions,
+    exceptions::Exception,
     generation::{MOST_OLDER, Room},
 };
 use crate::table::{BuildError, Tag, WhenFull};
@@ -45,18 +46,18 @@ impl<'a, C: ?Sized> KeyedAt<'a, C> {
     /// The same as [`set_policy`](Self::set_policy) and [`set_override`](Self::set_override).
     pub fn follow_wall(self, ahead: i64) -> Result<bool, OverrideError> {
         let Self { limiter, now } = self;
-        let general = limiter.policy().follow_wall(ahead);
-        let mut has_changed = general.is_some();
-        if let Some(policy) = general {
+        let mut has_changed = limiter.policy().follow_wall(ahead).is_some();
+        if has_changed {
+            // Of the policy by then: another thread may just have changed it.
+            let follow = |old: Policy| old.follow_wall(ahead).unwrap_or(old);
             limiter
-                .change_to(now, |_, room| (policy, room))?
+                .change_to(now, |old, room| (follow(old), room))?
                 .finish_at(now);
         }
         // A key's policy may be on a calendar though the general one is not.
         for (tag, own) in limiter.exceptions.own() {
             if let Some(policy) = own.policy().follow_wall(ahead) {
-                limiter.set_override_of(tag, policy, now)?;
-                has_changed = true;
+                has_changed |= limiter.set_override_of(tag, policy, Some(&own), now)?;
             }
         }
         Ok(has_changed)
@@ -100,28 +101,40 @@ impl<'a, C: ?Sized> KeyedAt<'a, C> {
     ) -> Result<(), OverrideError> {
         let Self { limiter, now } = self;
         let policy = policy.into().with_wall_ahead(limiter.policy().wall_ahead());
-        limiter.set_override_of(limiter.tag_of(&key), policy, now)
+        let tag = limiter.tag_of(&key);
+        limiter.set_override_of(tag, policy, None, now).map(|_| ())
     }
 
     /// Removes a key's own policy; the key's usage still counts. Returns whether it had one.
     pub fn remove_override(self, key: impl Key) -> bool {
         let Self { limiter, now } = self;
+        let tag = limiter.tag_of(&key);
+        let had_one = limiter.remove_override_of(tag, now);
+        if had_one {
+            limiter.serve(tag, now);
+        }
+        had_one
+    }
+}
+
+impl<C: ?Sized> KeyedLimiter<C> {
+    fn remove_override_of(&self, tag: Tag, now: Nanos) -> bool {
+        let limiter = self;
         let _one_at_a_time = limiter
             .changing
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let tag = limiter.tag_of(&key);
-        let Some(own) = limiter
-            .exceptions
-            .get(tag)
-            .and_then(|exception| exception.own)
-        else {
+        let own = limiter.exceptions.get(tag);
+        let Some(own) = own.and_then(|exception| exception.own) else {
             return false;
         };
         let general = limiter.generations.current();
         let end = || {
             // Units from before the override do not return, as if it were a change of policy.
-            limiter.eras.change_rate(tag, limiter.exceptions.most());
+            let policies = (own.policy(), general.policy());
+            limiter
+                .eras
+                .end_own(tag, limiter.exceptions.most(), policies, now);
             // The only possible error concerns a new key beyond the bound; this one is not new.
             let _ = limiter
                 .exceptions
@@ -145,12 +158,9 @@ impl<'a, C: ?Sized> KeyedAt<'a, C> {
             }
             end();
         }
-        limiter.serve(tag, now);
         true
     }
-}
 
-impl<C: ?Sized> KeyedLimiter<C> {
     fn change_to(
         &self,
         now: Nanos,
@@ -168,8 +178,9 @@ impl<C: ?Sized> KeyedLimiter<C> {
             };
             let new = self
                 .generations
-                .make(policy, rate, room, Arc::clone(&old))?;
+                .make(policy, (rate, now), room, Arc::clone(&old))?;
             self.exceptions.set_most(room.max_exceptions());
+            self.eras.change_policy(old.policy(), new.policy(), now);
             self.generations.publish(&old, new);
             *one_at_a_time = room;
         }
@@ -178,10 +189,30 @@ impl<C: ?Sized> KeyedLimiter<C> {
         Ok(Change { limiter: self })
     }
 
-    fn set_override_of(&self, tag: Tag, policy: Policy, now: Nanos) -> Result<(), OverrideError> {
-        let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Gives a key its own policy; with `from`, only if the key still has that one. Returns whether
+    /// it did.
+    fn set_override_of(
+        &self,
+        tag: Tag,
+        policy: Policy,
+        from: Option<&Arc<Generation>>,
+        now: Nanos,
+    ) -> Result<bool, OverrideError> {
+        let one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_from = |from: &Arc<Generation>| {
+            let own = self.exceptions.get(tag).and_then(|exception| exception.own);
+            own.is_some_and(|own| Arc::ptr_eq(&own, from))
+        };
+        if !from.is_none_or(is_from) {
+            return Ok(false);
+        }
         let old = self.generation_of(tag);
-        let own = Arc::new(Generation::own(policy, self.eras.next())?);
+        let own = Arc::new(Generation::own(policy, (self.eras.next(), now))?);
+        let begin = || {
+            let (most, policies) = (self.exceptions.most(), (old.policy(), &policy));
+            let rates = (old.rate(), own.rate());
+            self.eras.begin_own(tag, most, rates, policies, now);
+        };
         // In one step under the key's lock in its old place: the state moves, and later requests
         // follow it.
         let moved = old.apply(old.policy(), tag, now, |state| {
@@ -192,21 +223,25 @@ impl<C: ?Sized> KeyedLimiter<C> {
                 exception.own.replace(Arc::clone(&own))
             })?;
             state.fill(0);
+            begin();
             if let Some(replaced) = replaced {
                 replaced.retire();
             }
             Ok::<(), TooManyExceptions>(())
         });
-        match moved {
-            Ok(done) => done?,
+        if let Ok(done) = moved {
+            done?;
+        } else {
             // Not retired: that takes the lock that is held. The key has no place, so there is
             // nothing to move.
-            Err(_) => self
-                .exceptions
-                .change(&self.marks, tag, now, |exception| exception.own = Some(own))?,
+            let set = |exception: &mut Exception| exception.own = Some(Arc::clone(&own));
+            self.exceptions.change(&self.marks, tag, now, set)?;
+            begin();
         }
+        // No task is woken under the lock.
+        drop((old, one_at_a_time));
         self.serve(tag, now);
-        Ok(())
+        Ok(true)
     }
 }
 

@@ -48,6 +48,8 @@ pub(crate) struct Generation {
     /// Identifies the time for which the policy is in force. Generations that differ in their room
     /// alone have the same.
     rate: AtomicU64,
+    /// When the policy came into force.
+    since: AtomicU64,
     /// Set when no decision may be made here.
     retired: AtomicBool,
     /// The generation that holds states from before the change until they have moved; it may have a
@@ -121,7 +123,7 @@ impl From<Refused> for NoStep {
 impl Generation {
     pub fn new(
         policy: Policy,
-        rate: u64,
+        (rate, since): (u64, Nanos),
         room: Room,
         previous: Option<Arc<Self>>,
     ) -> Result<Self, BuildError> {
@@ -139,6 +141,7 @@ impl Generation {
             is_own: false,
             number: AtomicU64::new(number),
             rate: AtomicU64::new(rate),
+            since: AtomicU64::new(since.get()),
             retired: AtomicBool::new(false),
             complete: AtomicBool::new(previous.is_none()),
             previous: Mutex::new(previous),
@@ -148,7 +151,7 @@ impl Generation {
 
     /// Reuses this generation after another one. The caller has seen that no thread holds a
     /// reference.
-    fn renew(&self, policy: Policy, rate: u64, previous: Arc<Self>) {
+    fn renew(&self, policy: Policy, (rate, since): (u64, Nanos), previous: Arc<Self>) {
         // Acquire: the last holder's actions come before.
         fence(std::sync::atomic::Ordering::Acquire);
         // SAFETY: the generation is retired, so no late thread reads the policy. Threads that had
@@ -161,6 +164,7 @@ impl Generation {
             Ordering::Relaxed,
         );
         self.rate.store(rate, Ordering::Relaxed);
+        self.since.store(since.get(), Ordering::Relaxed);
         *lock(&self.sweep) = Sweep::BEGIN;
         *lock(&self.previous) = Some(previous);
         self.complete.store(false, Ordering::Relaxed);
@@ -184,7 +188,7 @@ impl Generation {
     }
 
     /// A generation for one key with its own policy.
-    pub fn own(policy: Policy, rate: u64) -> Result<Self, BuildError> {
+    pub fn own(policy: Policy, rate: (u64, Nanos)) -> Result<Self, BuildError> {
         let room = Room {
             max_keys: 1,
             max_exceptions: None,
@@ -232,9 +236,11 @@ impl Generation {
         if self.table.denies_when_full() {
             // A key of an older generation is not new: it has a record here before it needs a
             // place.
-            for older in self.older().iter().rev() {
-                let keep = |old: &[u64]| self.keep(tag, older.policy(), old, now);
-                older.table.take_out(older.policy(), tag, now, keep);
+            let older = self.older();
+            for (at, one) in older.iter().enumerate().rev() {
+                one.table.take_out(one.policy(), tag, now, |old| {
+                    self.keep_converted(tag, &self.brought(&older[..=at], old, now), now);
+                });
             }
         }
         self.table.apply(policy, tag, now, |state, found| {
@@ -264,10 +270,11 @@ impl Generation {
         // The oldest generation first: a state that moves during the look is seen in one of the
         // two.
         let mut before: Option<Vec<u64>> = None;
-        for older in self.older().iter().rev() {
-            let owed = older.table.look(older.policy(), tag, now, |old, _| {
-                let is_fresh = older.policy().is_recovered(old, now);
-                (!is_fresh).then(|| self.converted(older.policy(), old, now))
+        let older = self.older();
+        for (at, one) in older.iter().enumerate().rev() {
+            let owed = one.table.look(one.policy(), tag, now, |old, _| {
+                let is_fresh = one.policy().is_recovered(old, now);
+                (!is_fresh).then(|| self.brought(&older[..=at], old, now))
             });
             before = match (before, owed) {
                 (Some(mut joined), Some(owed)) => {
@@ -365,7 +372,11 @@ impl Generation {
                 Some(next.map_or(Sweep::Records(Cursor::BEGIN), Sweep::Keys))
             }
             Sweep::Records(from) => {
-                let convert = |debt| self.receive_debt(oldest.policy(), debt, now);
+                let convert = |debt| {
+                    let owed = Self::owed(oldest.policy(), debt);
+                    let brought = || self.brought(&older, &owed, now);
+                    self.debt_after(oldest.policy(), debt, brought, now)
+                };
                 oldest
                     .table
                     .move_records(from, &self.table, now, convert)
@@ -405,9 +416,12 @@ impl Generation {
         if self.number.load(Ordering::Relaxed) == 0 {
             return;
         }
-        for older in self.older().iter().rev() {
-            let receive = |old: &[u64]| self.receive(state, older.policy(), old, now);
-            older.table.take_out(older.policy(), tag, now, receive);
+        let older = self.older();
+        for (at, one) in older.iter().enumerate().rev() {
+            one.table.take_out(one.policy(), tag, now, |old| {
+                let brought = self.brought(&older[..=at], old, now);
+                self.policy().join(state, &brought, now);
+            });
         }
         // The record may have moved since the table looked for one here.
         self.table.take_record(self.policy(), tag, now, state);
@@ -415,17 +429,38 @@ impl Generation {
 
     /// Converts a debt under another policy to this one.
     pub fn receive_debt(&self, from: &Policy, debt: Debt, now: Nanos) -> Option<Debt> {
+        let owed = || self.converted(from, &Self::owed(from, debt), now);
+        self.debt_after(from, debt, owed, now)
+    }
+
+    /// A debt under another policy, as a state.
+    fn owed(from: &Policy, debt: Debt) -> Vec<u64> {
+        let mut owed = vec![0; from.words()];
+        from.owe(&mut owed, debt);
+        owed
+    }
+
+    /// A debt under another policy as one of this policy, in whose state it is `converted`.
+    fn debt_after(
+        &self,
+        from: &Policy,
+        debt: Debt,
+        converted: impl FnOnce() -> Vec<u64>,
+        now: Nanos,
+    ) -> Option<Debt> {
         if *from == *self.policy() {
             return Some(debt);
         }
-        let mut old = vec![0; from.words()];
-        from.owe(&mut old, debt);
-        self.policy().debt(&self.converted(from, &old, now), now)
+        self.policy().debt(&converted(), now)
     }
 
     /// Stores the debt of a key of another policy for which the table has no cell.
     pub fn keep(&self, tag: Tag, from: &Policy, old: &[u64], now: Nanos) {
-        if let Some(debt) = self.policy().debt(&self.converted(from, old, now), now) {
+        self.keep_converted(tag, &self.converted(from, old, now), now);
+    }
+
+    fn keep_converted(&self, tag: Tag, state: &[u64], now: Nanos) {
+        if let Some(debt) = self.policy().debt(state, now) {
             self.table.keep(tag, debt, now);
         }
     }
@@ -434,6 +469,27 @@ impl Generation {
     pub fn receive(&self, state: &mut [u64], from: &Policy, old: &[u64], now: Nanos) {
         self.policy()
             .join(state, &self.converted(from, old, now), now);
+    }
+
+    /// A state of an older generation, the last one, under this policy. Permits may have ended in
+    /// between, so they go through each change, as at its time; `now` is later.
+    fn brought(&self, older: &[Arc<Self>], old: &[u64], now: Nanos) -> Vec<u64> {
+        let Some((oldest, newer)) = older.split_last() else {
+            return old.to_vec();
+        };
+        let way = newer.iter().rev().map(|one| &**one).chain([self]);
+        if !oldest.policy().is_concurrency() || !way.clone().all(|to| to.policy().is_concurrency())
+        {
+            return self.converted(oldest.policy(), old, now);
+        }
+        let (mut from, mut state) = (&**oldest, old.to_vec());
+        for to in way {
+            // Relaxed, as `rate`.
+            let since = Nanos::new(to.since.load(Ordering::Relaxed));
+            state = to.converted(from.policy(), &state, since.min(now));
+            from = to;
+        }
+        state
     }
 
     fn converted(&self, from: &Policy, old: &[u64], now: Nanos) -> Vec<u64> {
@@ -529,7 +585,7 @@ impl Generations {
     pub fn make(
         &self,
         policy: Policy,
-        rate: u64,
+        rate: (u64, Nanos),
         room: Room,
         previous: Arc<Generation>,
     ) -> Result<Arc<Generation>, BuildError> {

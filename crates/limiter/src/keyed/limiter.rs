@@ -323,6 +323,15 @@ impl<C: ?Sized> KeyedLimiter<C> {
         })
     }
 
+    /// Whether units of a key still count here, so that they would return.
+    pub(super) fn counts_tag(&self, tag: Tag, estimate: &Estimate, now: Nanos) -> bool {
+        let generation = self.generation_of(tag);
+        self.look(tag, now, |policy, state| {
+            let site = self.site(&generation, tag);
+            site.counts(policy, state, estimate, now)
+        })
+    }
+
     pub(crate) fn settle_tag(&self, tag: Tag, estimate: Estimate, actual: u64, now: Nanos) {
         // A key without a place has taken nothing, and a full table that denies newcomers has no
         // room for a charge.

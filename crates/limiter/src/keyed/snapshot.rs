@@ -106,9 +106,9 @@ impl<C> KeyedAt<'_, C> {
 
     /// Merges in one entry of a snapshot that was made under the policy `from` (for
     /// [`SnapshotEntry::Own`], the key's own policy), by a limiter with the same hash keys. Usage
-    /// in this limiter still counts, and of two blocks the later end. Returns whether the entry was
-    /// valid for that policy and had a place: an [`SnapshotEntry::Own`] has one only if the key has
-    /// its own policy here.
+    /// in this limiter still counts, and of two blocks the later end. A key's use counts under the
+    /// policy that the key has here, its own or the general one, whichever it had there. Returns
+    /// whether the entry was valid for `from` and had a place.
     pub fn restore(self, from: &Policy, entry: &SnapshotEntry) -> bool {
         let Self { limiter, now } = self;
         match entry {

@@ -208,10 +208,10 @@ impl<C: ?Sized> LimiterAt<'_, C> {
     /// policies takes no more memory.
     pub fn set_policy(self, policy: impl Into<Policy>) {
         let Self { limiter, now } = self;
-        let ahead = limiter.policy().wall_ahead();
-        limiter
-            .versions
-            .change(policy.into().with_wall_ahead(ahead), now);
+        let policy = policy.into();
+        limiter.versions.change(now, &limiter.eras, |old| {
+            policy.with_wall_ahead(old.wall_ahead())
+        });
         limiter.serve(now);
     }
 
@@ -221,12 +221,15 @@ impl<C: ?Sized> LimiterAt<'_, C> {
     /// Returns whether something changed. Call it now and then, each second for instance.
     pub fn follow_wall(self, ahead: i64) -> bool {
         let Self { limiter, now } = self;
-        let policy = limiter.policy().follow_wall(ahead);
-        if let Some(policy) = policy {
-            limiter.versions.change(policy, now);
+        let has_changed = limiter.policy().follow_wall(ahead).is_some();
+        if has_changed {
+            // Of the policy by then: another thread may just have changed it.
+            limiter.versions.change(now, &limiter.eras, |old| {
+                old.follow_wall(ahead).unwrap_or(*old)
+            });
             limiter.serve(now);
         }
-        policy.is_some()
+        has_changed
     }
 
     /// Merges in a snapshot that was made under the policy `from`: the stricter of both states

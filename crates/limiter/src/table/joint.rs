@@ -27,21 +27,37 @@ pub type Rank = (usize, u64);
 /// A bucket's place in that order: its table's, then its address.
 type Position = (Rank, usize);
 
-/// The bucket and cell of a locked state, and whether its key is new.
-type Cell = (usize, usize, KeyFound);
+/// Where a state is.
+#[derive(Clone, Copy)]
+enum Spot {
+    /// In this bucket and cell. The key may be new.
+    Cell(usize, usize, KeyFound),
+    /// Only in a record: see [`OnRecord`].
+    Record(usize),
+}
+
+/// The state of a key for which the table has no cell, but a record. It is changed here, and
+/// [closing](Joint::close) writes the record.
+struct OnRecord {
+    /// The position of the request that came first for it.
+    at: usize,
+    before: SmallVec<[u64; 16]>,
+    state: SmallVec<[u64; 16]>,
+}
 
 /// The states, locked until this is dropped.
 pub struct Joint<'a> {
     buckets: SmallVec<[Bucket<'a>; 2 * INLINE]>,
-    /// For each requested state: its bucket, its cell, and whether the key is new; or the time
-    /// until which it is refused.
-    cells: SmallVec<[Result<Cell, Nanos>; INLINE]>,
+    /// For each requested state: where it is, or the time until which it is refused.
+    cells: SmallVec<[Result<Spot, Nanos>; INLINE]>,
+    records: Vec<OnRecord>,
 }
 
 impl<'a> Joint<'a> {
     /// Locks every requested state, and adds new keys. The same key of one table may be requested
     /// twice; it is one state. A new key may be refused instead
     /// ([`WhenFull::Deny`](super::WhenFull::Deny), or a closed table): see [`state`](Self::state).
+    /// A key that has a record is not new.
     ///
     /// # Errors
     /// [`Full`] if a table is too small to hold all requested keys at the same time.
@@ -60,6 +76,7 @@ impl<'a> Joint<'a> {
         let mut joint = Self {
             buckets: SmallVec::new(),
             cells: SmallVec::new(),
+            records: Vec::new(),
         };
         // Of each place in the order of the requests: its locked bucket, which it may share.
         let mut locked: SmallVec<[usize; 2 * INLINE]> = smallvec![0; places.len()];
@@ -74,18 +91,78 @@ impl<'a> Joint<'a> {
         // The other keys of this decision must not be evicted for one of them.
         let mut pinned: SmallVec<[Tag; INLINE]> = wanted.iter().map(|want| want.tag).collect();
         pinned.sort_unstable();
-        for (want, pair) in wanted.iter().zip(locked.chunks_exact(2)) {
+        for (at, pair) in locked.chunks_exact(2).enumerate() {
+            let want = &wanted[at];
             let cell = match joint.find_or_add((pair[0], pair[1]), want, &pinned, now) {
-                Ok(cell) => Ok(cell),
-                Err(NoRoom::Refused(until)) => {
-                    want.table.counters.refused.add(1);
-                    Err(until)
-                }
-                Err(NoRoom::Pinned) => return Err(Full),
+                Ok((bucket, cell, found)) => Ok(Spot::Cell(bucket, cell, found)),
+                Err(no_room) => match (joint.find_record(wanted, at, now), no_room) {
+                    (Some(record), _) => Ok(Spot::Record(record)),
+                    (None, NoRoom::Refused(until)) => {
+                        want.table.counters.refused.add(1);
+                        Err(until)
+                    }
+                    (None, NoRoom::Pinned) => return Err(Full),
+                },
             };
             joint.cells.push(cell);
         }
         Ok(joint)
+    }
+
+    /// The state in a key's record, as it is requested at this position.
+    #[cold]
+    fn find_record<A: StoredState>(
+        &mut self,
+        wanted: &[Wanted<'a, A>],
+        at: usize,
+        now: Nanos,
+    ) -> Option<usize> {
+        let Wanted {
+            table,
+            algorithm,
+            tag,
+            ..
+        } = wanted[at];
+        if !table.is_open() {
+            return None;
+        }
+        let is_same = |record: &OnRecord| {
+            let other = &wanted[record.at];
+            std::ptr::eq(other.table, table) && other.tag == tag
+        };
+        if let Some(known) = self.records.iter().position(is_same) {
+            return Some(known);
+        }
+        let debt = table.records.look(table.records.spot(tag), now)?;
+        let mut state = table.fresh();
+        algorithm.owe(&mut state, debt);
+        table.counters.untracked.add(1);
+        self.records.push(OnRecord {
+            at,
+            before: state.clone(),
+            state,
+        });
+        Some(self.records.len() - 1)
+    }
+
+    /// Writes the records of keys without a cell. Call it when the decision is made: without it
+    /// their changes are lost.
+    pub fn close<A: StoredState>(&mut self, wanted: &[Wanted<'a, A>], now: Nanos) {
+        for OnRecord { at, before, state } in self.records.drain(..) {
+            let want = &wanted[at];
+            if before == state {
+                continue;
+            }
+            let debt = want.algorithm.debt(&state, now);
+            let records = &want.table.records;
+            let written = records.update(records.spot(want.tag), now, |_| Some((debt, ())));
+            // Another key's record may have taken its place since.
+            if written.is_none()
+                && let Some(debt) = debt
+            {
+                want.table.keep(want.tag, debt, now);
+            }
+        }
     }
 
     fn find_or_add<A: StoredState>(
@@ -130,8 +207,10 @@ impl<'a> Joint<'a> {
     /// # Panics
     /// If nothing was requested at this position.
     pub fn state(&mut self, at: usize) -> Result<(&mut [u64], KeyFound), Nanos> {
-        let (bucket, cell, found) = self.cells[at]?;
-        Ok((self.buckets[bucket].state(cell), found))
+        Ok(match self.cells[at]? {
+            Spot::Cell(bucket, cell, found) => (self.buckets[bucket].state(cell), found),
+            Spot::Record(record) => (&mut self.records[record].state, KeyFound::Known),
+        })
     }
 }
 

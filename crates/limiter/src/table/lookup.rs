@@ -297,7 +297,7 @@ impl Table {
         }
     }
 
-    fn fresh(&self) -> SmallVec<[u64; 16]> {
+    pub(super) fn fresh(&self) -> SmallVec<[u64; 16]> {
         smallvec![0; self.memory.layout.words]
     }
 

@@ -5,6 +5,8 @@ mod at;
 mod charges;
 mod fair;
 mod fair_snapshot;
+mod full_together;
+mod holds;
 mod lines;
 mod never_back;
 mod numbers;

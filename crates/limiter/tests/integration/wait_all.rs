@@ -2,12 +2,16 @@
 
 use std::{
     pin::Pin,
-    task::{Context, Poll, Waker},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
     time::Duration,
 };
 
 use tidegate_limiter::{
-    AllDecision, Clock, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Quota, Request,
+    AllDecision, Clock, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Quota, Request, Until,
     WaitAllError, acquire_all_at, wait_all,
 };
 
@@ -501,4 +505,73 @@ fn a_cost_that_fits_the_requests_own_policy_is_waited_for() {
     assert!(poll(&mut waiting).is_pending());
     permits.refund(1);
     assert!(is_admitted(&mut waiting));
+}
+
+/// Changes a limit's policy when it is woken, once it is armed.
+struct ChangeOnWake {
+    limit: Limiter<ManualTimer>,
+    to: Policy,
+    is_armed: AtomicBool,
+}
+
+impl Wake for ChangeOnWake {
+    fn wake(self: Arc<Self>) {
+        if self.is_armed.swap(false, Ordering::Relaxed) {
+            self.limit.set_policy(self.to);
+        }
+    }
+}
+
+#[test]
+fn a_policy_that_changes_just_after_the_decision_does_not_end_the_wait() {
+    let timer = ManualTimer::new(START);
+    let rate = Policy::token_bucket(Quota::per_second(1));
+    let permits = tidegate_limiter::algorithm::Concurrency::new(2);
+    let permits = permits.hold(Duration::from_secs(10)).unwrap();
+    let change = Arc::new(ChangeOnWake {
+        limit: unkeyed(&timer, permits),
+        to: rate,
+        is_armed: AtomicBool::new(false),
+    });
+    let other = unkeyed(&timer, rate);
+    assert!(change.limit.acquire(2).is_allowed());
+    let waker = Waker::from(Arc::clone(&change));
+    let [mut front, mut behind] = [(), ()].map(|()| Box::pin(change.limit.wait(1, None)));
+    let mut noop = Context::from_waker(Waker::noop());
+    assert!(front.as_mut().poll(&mut noop).is_pending());
+    let polled = behind.as_mut().poll(&mut Context::from_waker(&waker));
+    assert!(polled.is_pending());
+    let both = vec![
+        Request::unkeyed(&change.limit, 1),
+        Request::unkeyed(&other, 1),
+    ];
+    let mut waiting = wait(both, Some(START.saturating_add(Nanos::from_secs(15))));
+    assert!(poll(&mut waiting).is_pending());
+    // The permits have ended, and the alarm wakes the front. The next look of the caller behind
+    // admits both waiters, and the second is woken after the look.
+    timer.advance(Duration::from_secs(10));
+    change.is_armed.store(true, Ordering::Relaxed);
+    let polled = poll(&mut waiting);
+    assert!(!change.is_armed.load(Ordering::Relaxed), "it has changed");
+    assert!(polled.is_pending(), "{polled:?}");
+    timer.advance(Duration::from_secs(3));
+    assert!(is_admitted(&mut waiting), "there is room now");
+}
+
+#[test]
+fn a_block_without_an_end_ends_a_wait_for_permits_too() {
+    for policy in [
+        Policy::concurrency(1),
+        Policy::token_bucket(Quota::per_second(1)),
+    ] {
+        let timer = ManualTimer::new(START);
+        let (keys, other) = (keyed(&timer, policy), unkeyed(&timer, policy));
+        keys.at(START).block("a", Until::UNBLOCKED).unwrap();
+        let requests = vec![Request::keyed(&keys, b"a", 1), Request::unkeyed(&other, 1)];
+        let polled = poll(&mut wait(requests, None));
+        assert!(
+            matches!(polled, Poll::Ready(Err(WaitAllError::Never(_)))),
+            "{polled:?}"
+        );
+    }
 }

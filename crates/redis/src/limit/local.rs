@@ -134,14 +134,17 @@ impl Local {
     pub fn settle(&self, key: &[u8], taken: Estimate, actual: u64, unit: u64) {
         let (limiter, actual) = (self.limiter(), actual.saturating_mul(unit));
         let now = limiter.clock().now();
-        limiter.at(now).settle(self.state_key(key), taken, actual);
         match &self.tenants {
             Some((by, tenants)) if actual > taken.cost => {
                 tenants.at(now).charge(by(key), actual - taken.cost);
             }
-            Some((by, tenants)) => tenants.at(now).refund(by(key), taken.cost - actual),
-            None => {}
+            // Units that do not return to the limit do not return to the share.
+            Some((by, tenants)) if limiter.at(now).counts(TOTAL, &taken) => {
+                tenants.at(now).refund(by(key), taken.cost - actual);
+            }
+            _ => {}
         }
+        limiter.at(now).settle(self.state_key(key), taken, actual);
     }
 
     /// Charges a cost, whether it fits or not, and returns the state of the key.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tidegate_core::{Clock, Nanos};
+use tidegate_limiter::Estimate;
 
 use super::{SharedDecision, SharedLimit, Source};
 use crate::{StoreError, script::call};
@@ -26,8 +27,8 @@ pub struct SharedPermit {
     /// When they were taken, in the store's time. This time is unique among the holders of a key,
     /// and the store identifies the holder by it.
     pub(super) holder: Nanos,
-    /// The charge per unit, if the permits were granted in memory.
-    pub(super) unit: u64,
+    /// The units, and the charge for each, if the permits were granted in memory.
+    pub(super) in_memory: Option<(Estimate, u64)>,
 }
 
 impl SharedPermit {
@@ -93,8 +94,9 @@ impl Drop for SharedPermit {
                 });
             }
             Source::Local(_) => {
-                if let Some(local) = self.limit.local() {
-                    local.refund(&self.key, self.cost, self.unit);
+                // Those whose hold has passed may be another holder's.
+                if let (Some(local), Some((taken, unit))) = (self.limit.local(), self.in_memory) {
+                    local.settle(&self.key, taken, 0, unit);
                 }
             }
             _ => {}

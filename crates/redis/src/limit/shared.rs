@@ -296,15 +296,13 @@ impl SharedLimit {
     /// # Errors
     /// The denial.
     pub async fn permit(&self, key: impl Key, cost: u64) -> Result<SharedPermit, SharedDecision> {
-        // Read before the decision, so that permits granted in memory are refunded with the charge
-        // that they had.
-        let unit = self.local_unit();
         // The time that the state uses identifies the permits.
-        let (answer, holder) = match self.ask_store(&key, cost, self.deadline()).await {
-            Ok(decided) => decided,
+        let (answer, holder, in_memory) = match self.ask_store(&key, cost, self.deadline()).await {
+            Ok((answer, holder)) => (answer, holder, None),
             Err(error) => {
-                let answer = key.with_bytes(|key| self.without_store(key, cost, error));
-                (answer, Nanos::ZERO)
+                let (answer, taken) =
+                    key.with_bytes(|key| self.take_without_store(key, cost, error));
+                (answer, Nanos::ZERO, taken)
             }
         };
         if answer.is_allowed() {
@@ -315,7 +313,7 @@ impl SharedLimit {
                 cost,
                 answer,
                 holder,
-                unit,
+                in_memory,
             })
         } else {
             Err(answer)

@@ -4,7 +4,8 @@
 use std::{future::Future, net::TcpListener, time::Duration};
 
 use tidegate_core::{Policy, Quota, algorithm::Concurrency};
-use tidegate_redis::{Deadline, Mode, Part, SharedLimit, Source, Store};
+use tidegate_redis::{Deadline, Mode, OnError, Part, SharedLimit, Source, Store};
+use tidegate_redis_servers::PATIENCE;
 use tokio::time::Instant;
 
 const DEADLINE: Duration = Duration::from_millis(300);
@@ -118,4 +119,33 @@ async fn a_decision_with_a_given_deadline_is_made_by_then() {
         (0, 0, 400),
         "{stats:?}"
     );
+}
+
+/// The memory of the process follows the system's clock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_permit_in_memory_that_outlived_its_hold_frees_nobody_elses() {
+    let (_listener, store) = silent();
+    let permits = Concurrency::new(1)
+        .hold(Duration::from_secs(1))
+        .expect("the hold is short");
+    let limit = store.limit("held", Policy::from(permits));
+    let limit = limit.deadline(Duration::from_millis(20)).local_keys(16);
+    let limit = limit.on_error(OnError::Local).build();
+    let limit = limit.expect("the policy can be shared");
+    let late = limit.permit("k", 1).await.expect("there is room");
+    assert!(matches!(late.decision().source, Source::Local(_)));
+    let free = async {
+        loop {
+            match limit.permit("k", 1).await {
+                Ok(other) => return other,
+                Err(_) => tokio::task::yield_now().await,
+            }
+        }
+    };
+    let other = tokio::time::timeout(PATIENCE, free).await;
+    let other = other.expect("the hold has passed");
+    drop(late);
+    assert!(limit.permit("k", 1).await.is_err(), "the other is in use");
+    drop(other);
+    assert!(limit.permit("k", 1).await.is_ok());
 }

@@ -387,15 +387,12 @@ fn a_key_on_the_deny_list_is_always_denied_and_only_the_rules_can_change_that() 
         "{}",
         refused.body
     );
-    // A block by request neither shortens nor outlasts it.
+    // A block by request does not shorten it, and the answer says so.
+    let block = r#"{"limit":"logins","key":"mallory","for":"1s"}"#;
+    let blocked = server.post("/v1/block", block);
     assert_eq!(
-        server
-            .post(
-                "/v1/block",
-                r#"{"limit":"logins","key":"mallory","for":"1s"}"#
-            )
-            .status,
-        200
+        (blocked.status, blocked.json()),
+        (200, json!({"blocked": true, "deny_listed": true}))
     );
     server.advance(Duration::from_secs(2));
     assert_eq!(acquire(&server, mallory).status, 429);

@@ -196,6 +196,12 @@ impl TenantsAt<'_> {
         });
     }
 
+    /// [`refund`](Self::refund) of units that were taken at `taken`: permits with a hold that were
+    /// taken at other times end when their hold has passed.
+    pub fn give_back(self, tenant: impl Key, taken: Nanos, cost: u64) {
+        tenant.with_bytes(|name| self.give_back_with(name, (taken, cost), || true));
+    }
+
     /// Forgets what a tenant has used.
     pub fn reset(self, tenant: impl Key) {
         let Self { tenants, now } = self;
@@ -212,11 +218,16 @@ impl TenantsAt<'_> {
 
     /// Returns units to a tenant if `total`, which returns them to the limit in the same step, says
     /// that they still counted there.
-    pub(in crate::fair) fn give_back(self, tenant: &[u8], cost: u64, total: impl Fn() -> bool) {
+    pub(in crate::fair) fn give_back_with(
+        self,
+        tenant: &[u8],
+        (taken, cost): (Nanos, u64),
+        total: impl Fn() -> bool,
+    ) {
         let Self { tenants, now } = self;
         tenants.with(tenant, now, |shares, state, terms, states| {
             if total() {
-                shares.refund(state, terms, states, cost, now);
+                shares.give_back(state, terms, states, (taken, cost), now);
             }
         });
     }
@@ -227,7 +238,7 @@ impl TenantsAt<'_> {
     }
 
     /// [`reset_all`](Self::reset_all) in one step with a reset of the total.
-    pub(in crate::fair) fn reset_all_with(self, total: impl FnOnce()) {
+    pub fn reset_all_with(self, total: impl FnOnce()) {
         let Self { tenants, now } = self;
         let mut inner = tenants.lock();
         total();

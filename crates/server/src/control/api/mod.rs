@@ -127,13 +127,14 @@ async fn answer(
                 note,
             } = ask::read(&body(request).await?)?;
             caller.permit(&limit)?;
-            operate(
-                caller,
-                &ask::Named { limit, key, note },
-                &Operation::Block(span),
-            )
-            .await?;
-            Ok(answer::json(&json!({"blocked": true})))
+            let named = ask::Named { limit, key, note };
+            operate(caller, &named, &Operation::Block(span)).await?;
+            Ok(answer::json(&if is_deny_listed(caller, &named) {
+                // The end of the block does not admit the key.
+                json!({"blocked": true, "deny_listed": true})
+            } else {
+                json!({"blocked": true})
+            }))
         }
         Endpoint::Unblock => {
             let named = ask::read::<ask::Named>(&body(request).await?)?;
@@ -245,6 +246,13 @@ async fn operate(
         .service
         .operate(limit.as_bytes(), key, operation, &by)
         .await?)
+}
+
+/// Whether the rules deny the key permanently.
+fn is_deny_listed(caller: &Caller<'_>, ask::Named { limit, key, .. }: &ask::Named) -> bool {
+    let limits = caller.app.service.limits();
+    let limit = limits.limit(limit.as_bytes());
+    limit.is_some_and(|limit| limit.is_denied(key.as_deref().unwrap_or_default().as_bytes()))
 }
 
 /// Reloads the rules, waits for the result, and records this action if they are in force.

@@ -27,6 +27,8 @@
 mod format;
 mod place;
 mod read;
+#[cfg(test)]
+mod tests;
 mod write;
 
 use std::{fs::File, io, path::Path};

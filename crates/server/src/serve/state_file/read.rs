@@ -13,7 +13,7 @@ use tidegate_limiter::{
 };
 use tidegate_service::{
     decide::{
-        limits::{Limits, Operation},
+        limits::{Limit, Limits, Operation},
         service::{Service, resolve_operated},
     },
     rules::{THROTTLE, parse_policy},
@@ -132,17 +132,18 @@ pub(super) fn restore_from(
             })?;
             continue;
         }
-        let limiter: Option<&KeyedLimiter<()>> = if name == THROTTLE {
-            Some(service.throttle().limiter())
+        let owner = if name == THROTTLE {
+            Some(Owner::Throttle(service.throttle().limiter()))
         } else {
             let limit = limits.limit(name.as_bytes());
             limit
                 .filter(|limit| limit.spec().has_one_state() == header.global)
-                .map(|limit| limit.limiter())
+                .map(|limit| Owner::Limit(limit))
         };
         each_entry(&mut input, header.words, |entry| {
-            let done =
-                limiter.is_some_and(|limiter| give_back(limiter, &header, entry, ahead, now));
+            let done = owner
+                .as_ref()
+                .is_some_and(|owner| give_back(owner, &header, entry, ahead, now));
             restored.states += u64::from(done);
             restored.dropped += u64::from(!done);
         })?;
@@ -168,14 +169,29 @@ fn sooner(time: u64, by: Nanos) -> Nanos {
     Nanos::new(time).saturating_since(by)
 }
 
+/// Whose states a section has.
+enum Owner<'a> {
+    Throttle(&'a KeyedLimiter<()>),
+    Limit(&'a Limit),
+}
+
+impl Owner<'_> {
+    fn limiter(&self) -> &KeyedLimiter<()> {
+        match self {
+            Self::Throttle(limiter) => limiter,
+            Self::Limit(limit) => limit.limiter(),
+        }
+    }
+}
+
 fn give_back(
-    limiter: &KeyedLimiter<()>,
+    owner: &Owner<'_>,
     header: &LimitHeader,
     mut entry: SnapshotEntry,
     ahead: Nanos,
     now: Nanos,
 ) -> bool {
-    let general = header.policy.unwrap_or_else(|| limiter.policy());
+    let general = header.policy.unwrap_or_else(|| owner.limiter().policy());
     let from = match &entry {
         SnapshotEntry::Own { tag, .. } => match header.own.get(tag) {
             Some(own) => own,
@@ -200,7 +216,10 @@ fn give_back(
             _ => {}
         }
     }
-    limiter.at(now).restore(from, &entry)
+    match owner {
+        Owner::Throttle(limiter) => limiter.at(now).restore(from, &entry),
+        Owner::Limit(limit) => limit.restore(from, &entry, now),
+    }
 }
 
 fn give_tenant_back(

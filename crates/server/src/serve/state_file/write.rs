@@ -1,7 +1,6 @@
 //! Writes the state file in such a way that a complete one always exists.
 
 use std::{
-    collections::BTreeMap,
     fs::File,
     io::{self, BufWriter, Write},
 };
@@ -10,10 +9,10 @@ use tidegate_core::Nanos;
 use tidegate_limiter::{Algorithm, FairTenants, KeyedLimiter, SnapshotEntry, TenantEntry};
 use tidegate_service::{
     decide::{
-        limits::{Limit, RuntimeOverride},
+        limits::{Limit, SavedRules},
         service::Service,
     },
-    rules::{PolicySpec, THROTTLE},
+    rules::THROTTLE,
 };
 
 use super::{
@@ -46,11 +45,7 @@ pub(crate) fn write(file: &StateFile, service: &Service) -> io::Result<u64> {
 }
 
 fn write_to(file: File, service: &Service) -> io::Result<u64> {
-    let mut out = Out {
-        file: BufWriter::new(file),
-        checksum: crc32fast::Hasher::new(),
-        length: 0,
-    };
+    let mut out = Out::new(BufWriter::new(file));
     let now = service.now();
     let limits = service.limits();
     out.write(MAGIC)?;
@@ -81,11 +76,8 @@ fn write_to(file: File, service: &Service) -> io::Result<u64> {
         out.header(THROTTLE, "", false, throttle)?;
         out.u32(0)?;
         out.entries(|show| throttle.at(now).snapshot(show))?;
-        for (limit, overrides) in limits.limits().iter().zip(&overrides) {
-            out.limit(limit, overrides, now)?;
-            if let Some(tenants) = limit.tenants() {
-                out.tenants(limit, tenants, now)?;
-            }
+        for limit in limits.limits() {
+            out.limit(limit, now)?;
         }
         // After the limits, whose states may already have the end of one that was open before.
         for (text, due) in service.reservation_texts(reservations) {
@@ -95,25 +87,33 @@ fn write_to(file: File, service: &Service) -> io::Result<u64> {
     let checksum = out.checksum.clone().finalize();
     out.u32(checksum)?;
     let length = out.length;
-    out.file
+    out.to
         .into_inner()
         .map_err(io::IntoInnerError::into_error)?
         .sync_all()?;
     Ok(length)
 }
 
-/// A file, with a checksum of the bytes written so far.
-struct Out {
-    file: BufWriter<File>,
+/// A file or a part of one, with a checksum of the bytes written so far.
+struct Out<W> {
+    to: W,
     checksum: crc32fast::Hasher,
     length: u64,
 }
 
-impl Out {
+impl<W: Write> Out<W> {
+    fn new(to: W) -> Self {
+        Self {
+            to,
+            checksum: crc32fast::Hasher::new(),
+            length: 0,
+        }
+    }
+
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.checksum.update(bytes);
         self.length += bytes.len() as u64;
-        self.file.write_all(bytes)
+        self.to.write_all(bytes)
     }
 
     fn u32(&mut self, number: u32) -> io::Result<()> {
@@ -149,42 +149,45 @@ impl Out {
         self.u32(limiter.policy().words() as u32)
     }
 
-    fn limit(
-        &mut self,
-        limit: &Limit,
-        overrides: &[(String, RuntimeOverride)],
-        now: Nanos,
-    ) -> io::Result<()> {
+    /// The sections of a limit and of its tenants. They are copied in one step with the policies of
+    /// the states, because the rules may change.
+    fn limit(&mut self, limit: &Limit, now: Nanos) -> io::Result<()> {
+        let copied = limit.while_unchanged(|rules| {
+            let mut copy = Out::new(Vec::new());
+            copy.states(limit, rules, now)?;
+            if let Some(tenants) = limit.tenants() {
+                copy.tenants(limit, tenants, rules, now)?;
+            }
+            Ok::<_, io::Error>(copy.to)
+        });
+        self.write(&copied?)
+    }
+
+    fn states(&mut self, limit: &Limit, rules: &SavedRules<'_>, now: Nanos) -> io::Result<()> {
         let spec = limit.spec();
         self.header(
             &spec.name,
-            &spec.policy.to_string(),
+            &rules.policy.to_string(),
             spec.has_one_state(),
             limit.limiter(),
         )?;
-        let mut own: BTreeMap<&str, &PolicySpec> = BTreeMap::new();
-        own.extend(
-            spec.overrides
-                .iter()
-                .map(|(key, policy)| (key.as_str(), policy)),
-        );
-        own.extend(
-            overrides
-                .iter()
-                .filter(|(_, own)| own.weight.is_none())
-                .map(|(key, own)| (key.as_str(), &own.policy)),
-        );
-        self.u32(own.len() as u32)?;
+        self.u32(rules.own.len() as u32)?;
         let hash = limit.limiter().hash_keys();
-        for (key, policy) in own {
+        for (key, policy) in &rules.own {
             self.u64(hash.tag(key.as_bytes()))?;
             self.text(&policy.to_string())?;
         }
-        self.entries(|show| limit.snapshot(now, show))
+        self.entries(|show| limit.snapshot(rules, now, show))
     }
 
     /// The two sections of a limit's tenants.
-    fn tenants(&mut self, limit: &Limit, tenants: &FairTenants, now: Nanos) -> io::Result<()> {
+    fn tenants(
+        &mut self,
+        limit: &Limit,
+        tenants: &FairTenants,
+        rules: &SavedRules<'_>,
+        now: Nanos,
+    ) -> io::Result<()> {
         let spec = limit.spec();
         let stats = tenants.stats();
         let (one, two) = tenants.hash_keys().seeds();
@@ -200,7 +203,7 @@ impl Out {
         });
         for (kind, mut entries) in [(TENANTS, shares), (CEILINGS, ceilings)] {
             self.text(&format!("{kind}{}", spec.name))?;
-            self.text(&spec.policy.to_string())?;
+            self.text(&rules.policy.to_string())?;
             self.write(&[0])?;
             self.u64(stats.max_keys)?;
             self.u64(one)?;

@@ -1,14 +1,17 @@
 //! One limit in use: the only place that makes and counts a single decision, wherever the states
 //! are.
 
-use std::{borrow::Cow, collections::HashSet, fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
 use futures_util::future::{BoxFuture, join_all};
-use tidegate_core::{Decision, DenialReason, Nanos, Policy, PolicyError, Priority};
+use tidegate_core::{Decision, DenialReason, Estimate, Nanos, Policy, PolicyError, Priority};
 use tidegate_limiter::{FairBuildError, KeyedLimiter, Request, SnapshotEntry};
 use tidegate_redis::{SharedDecision, Source};
 
-use super::{Act, memory::Memory};
+use super::{
+    Act,
+    memory::{Memory, SavedRules},
+};
 use crate::{
     decide::{
         counts::CountsRead, observers::DecisionObservers, refusal::Refusal, shared::StoreLimit,
@@ -148,6 +151,42 @@ impl Limit {
             None => self.memory.limiter.at(now).acquire(key, cost),
             Some(own) => self.memory.limiter.at(now).acquire_with(own, key, cost),
         }
+    }
+
+    /// [`decide_in_memory`](Self::decide_in_memory) of a limit that this server keeps, for units
+    /// that may return. The second value is what was taken, if anything was.
+    pub fn decide_noted_in_memory(
+        &self,
+        act: Act,
+        key: &[u8],
+        cost: u64,
+        now: Nanos,
+    ) -> (Decision, Option<Estimate>) {
+        if self.counted(act) != Act::Take || self.own.is_some() || self.store.is_some() {
+            let place = self.place(key);
+            let taken = Estimate {
+                cost,
+                taken: now,
+                place,
+            };
+            let decision = self.decide_in_memory(act, key, cost, now);
+            return (
+                decision.unwrap_or_else(|| self.standing(key, cost, now)),
+                Some(taken),
+            );
+        }
+        let (decision, taken) = if let Some(of) = self.of_tenant(key) {
+            match self.block_of(key, now) {
+                Some(blocked) => (blocked, None),
+                None => of.take_noted(cost, now),
+            }
+        } else {
+            let (decision, taken) = self.memory.limiter.at(now).acquire_estimate(key, cost);
+            (decision, Some(taken))
+        };
+        let decision = self.explained(key, decision);
+        self.count(act, key, cost, &decision, now);
+        (decision, taken)
     }
 
     /// This limit's part in a joint decision in memory; without the tenants that may share it.
@@ -523,20 +562,38 @@ impl Limit {
         self.memory.counts.read()
     }
 
+    /// Calls `save` with the rules of the states. Neither a change of the rules nor an operator
+    /// changes these until it returns.
+    pub fn while_unchanged<R>(&self, save: impl FnOnce(&SavedRules<'_>) -> R) -> R {
+        self.memory.while_unchanged(save)
+    }
+
     /// Passes every state that is not fresh to `show`, except those that follow from the rules (the
     /// deny list).
-    pub fn snapshot(&self, now: Nanos, mut show: impl FnMut(SnapshotEntry)) {
-        let hash = self.limiter().hash_keys();
-        let denied: HashSet<u64> = self
-            .spec
-            .deny
-            .iter()
-            .map(|key| hash.tag(key.as_bytes()))
-            .collect();
+    pub fn snapshot(
+        &self,
+        rules: &SavedRules<'_>,
+        now: Nanos,
+        mut show: impl FnMut(SnapshotEntry),
+    ) {
         self.limiter().at(now).snapshot(|entry| match entry {
-            SnapshotEntry::Blocked { tag, .. } if denied.contains(&tag) => {}
+            SnapshotEntry::Blocked { tag, until } => {
+                let until = rules.denied.get(&tag).map_or(until, |until| until.get());
+                if until > now.get() {
+                    show(SnapshotEntry::Blocked { tag, until });
+                }
+            }
             entry => show(entry),
         });
+    }
+
+    /// Merges in an entry of a snapshot that was made under the policy `from`. Returns whether it
+    /// was valid and had a place.
+    pub fn restore(&self, from: &Policy, entry: &SnapshotEntry, now: Nanos) -> bool {
+        match *entry {
+            SnapshotEntry::Blocked { tag, until } => self.memory.restore_block(tag, until, now),
+            _ => self.limiter().at(now).restore(from, entry),
+        }
     }
 
     /// Applies these rules to the states, which followed those of `old` or are new.

@@ -3,12 +3,16 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    mem,
     sync::Weak,
 };
 
 use parking_lot::Mutex;
 use tidegate_core::{Algorithm, Nanos, Policy, PolicyError, algorithm::TokenBucket};
-use tidegate_limiter::{FairBuildError, FairTenants, HashKeys, KeyedLimiter, OverrideError, Until};
+use tidegate_limiter::{
+    FairBuildError, FairTenants, HashKeys, KeyedLimiter, OverrideError, SnapshotEntry,
+    TooManyExceptions, Until,
+};
 
 use super::{
     Limit,
@@ -49,6 +53,17 @@ pub struct Memory {
     /// The line about a threshold that a key reaches.
     pub reached: OnceAMinute,
     keeping: Keeping,
+    /// Held during a change of the rules, an operator's change, and while states are saved: before
+    /// the lock of the overrides, which answers need.
+    changing: Mutex<()>,
+}
+
+/// The rules of a limit's states while they are saved.
+pub struct SavedRules<'a> {
+    pub policy: &'a PolicySpec,
+    /// The keys with their own quotas.
+    pub own: BTreeMap<&'a str, &'a PolicySpec>,
+    pub(super) denied: &'a BTreeMap<u64, Nanos>,
 }
 
 /// The policy of the states in the server's own memory. If a store decides, this is a policy with
@@ -130,6 +145,7 @@ impl Memory {
             rule_blocks: RuleBlocks::default(),
             reached: OnceAMinute::default(),
             keeping,
+            changing: Mutex::default(),
         })
     }
 
@@ -143,6 +159,8 @@ impl Memory {
         now: Nanos,
     ) -> Result<(), FairBuildError> {
         let limiter = &self.limiter;
+        // Who saves the states sees those of before or of after, with their policies.
+        let _one_at_a_time = self.changing.lock();
         if let Some(max_keys) = max_keys {
             limiter
                 .at(now)
@@ -164,18 +182,16 @@ impl Memory {
         if let Some(policy) = general {
             limiter.at(now).set_policy(policy)?.finish_at(now);
         }
-        {
-            let mut operators = self.overrides.lock();
-            operators.inner.shares.clone_from(&to.shares);
-            self.follow_terms(&operators.inner, max_keys, now)?;
-        }
+        let mut operators = self.overrides.lock();
+        operators.inner.general = to.policy.clone();
+        operators.inner.shares.clone_from(&to.shares);
+        self.follow_terms(&operators.inner, max_keys, now)?;
         let none = LimitSpec {
             overrides: BTreeMap::new(),
             deny: BTreeSet::new(),
             ..to.clone()
         };
         let from = from.unwrap_or(&none);
-        let mut operators = self.overrides.lock();
         let by_operator = |key: &&String| operators.inner.keys.contains_key(*key);
         let gone = from
             .overrides
@@ -193,7 +209,6 @@ impl Memory {
                 limiter.at(now).set_override(key, policy)?;
             }
         }
-        operators.inner.general = to.policy.clone();
         operators.inner.by_rules.clone_from(&to.overrides);
         let mut refused = Vec::new();
         for (key, own) in &mut operators.inner.keys {
@@ -218,16 +233,26 @@ impl Memory {
         for key in refused {
             self.end(&mut operators.inner, &key, now)?;
         }
-        drop(operators);
+        let hash = limiter.hash_keys();
         for key in from.deny.difference(&to.deny) {
-            limiter.at(now).unblock(key);
+            if let Some(until) = operators.inner.denied.remove(&hash.tag(key.as_bytes())) {
+                let block = limiter.at(now).block(key, Until(until));
+                block.map_err(OverrideError::from)?;
+            }
         }
         for key in to.deny.difference(&from.deny) {
+            let tag = hash.tag(key.as_bytes());
+            if operators.inner.denied.contains_key(&tag) {
+                continue;
+            }
+            let block = limiter.at(now).block_end(key);
             limiter
                 .at(now)
                 .block(key, Until::UNBLOCKED)
                 .map_err(OverrideError::from)?;
+            operators.inner.denied.insert(tag, block);
         }
+        drop(operators);
         if let Some(policy) = other_kind {
             limiter.at(now).set_policy(policy)?.finish_at(now);
         }
@@ -258,6 +283,7 @@ impl Memory {
         now: Nanos,
     ) -> Result<(), Refusal> {
         let no_quota = |why| Refusal::no_quota(limit, quota, why);
+        let _one_at_a_time = self.changing.lock();
         let mut operators = self.overrides.lock();
         let inner = &mut operators.inner;
         if inner.keys.len() >= MOST_OVERRIDES && !inner.keys.contains_key(key) {
@@ -303,8 +329,69 @@ impl Memory {
         Ok(())
     }
 
+    /// Blocks a key until a time. A key on the deny list is denied anyway, and blocked if it is no
+    /// longer on the list by then.
+    pub fn block(&self, key: &[u8], until: Nanos, now: Nanos) -> Result<(), TooManyExceptions> {
+        let _one_at_a_time = self.changing.lock();
+        let mut operators = self.overrides.lock();
+        let tag = self.limiter.hash_keys().tag(key);
+        match operators.inner.denied.get_mut(&tag) {
+            Some(block) => *block = until,
+            None => self.limiter.at(now).block(key, Until(until))?,
+        }
+        Ok(())
+    }
+
+    /// Ends a block, but no denial by the deny list. Returns whether it was in force.
+    pub fn unblock(&self, key: &[u8], now: Nanos) -> bool {
+        let _one_at_a_time = self.changing.lock();
+        let mut operators = self.overrides.lock();
+        let tag = self.limiter.hash_keys().tag(key);
+        match operators.inner.denied.get_mut(&tag) {
+            Some(block) => mem::take(block) > now,
+            None => self.limiter.at(now).unblock(key),
+        }
+    }
+
+    /// Merges in a saved block of the key with this tag. Returns whether it had a place.
+    pub fn restore_block(&self, tag: u64, until: u64, now: Nanos) -> bool {
+        let _one_at_a_time = self.changing.lock();
+        let mut operators = self.overrides.lock();
+        if let Some(block) = operators.inner.denied.get_mut(&tag) {
+            *block = (*block).max(Nanos::new(until));
+            return true;
+        }
+        let limiter = &self.limiter;
+        let entry = SnapshotEntry::Blocked { tag, until };
+        limiter.at(now).restore(&limiter.policy(), &entry)
+    }
+
+    /// Calls `save` with the rules of the states, which stay until it returns. It must not change
+    /// the limit.
+    pub fn while_unchanged<R>(&self, save: impl FnOnce(&SavedRules<'_>) -> R) -> R {
+        let _one_at_a_time = self.changing.lock();
+        let operators = self.overrides.read();
+        let QuotasByKey {
+            general,
+            by_rules,
+            keys,
+            denied,
+            ..
+        } = &*operators;
+        let mut own: BTreeMap<&str, &PolicySpec> = BTreeMap::new();
+        own.extend(by_rules.iter().map(|(key, policy)| (key.as_str(), policy)));
+        let by_operators = keys.iter().filter(|(_, own)| own.weight.is_none());
+        own.extend(by_operators.map(|(key, own)| (key.as_str(), &own.policy)));
+        save(&SavedRules {
+            policy: general,
+            own,
+            denied,
+        })
+    }
+
     /// Removes the key's override. Returns whether it had one.
     pub fn end_override(&self, key: &str, now: Nanos) -> Result<bool, OverrideError> {
+        let _one_at_a_time = self.changing.lock();
         self.end(&mut self.overrides.lock().inner, key, now)
     }
 
@@ -316,6 +403,7 @@ impl Memory {
             .into_iter()
             .filter(|(_, own)| own.until <= now)
         {
+            let _one_at_a_time = self.changing.lock();
             let mut operators = self.overrides.lock();
             // Another request may have set it again.
             if operators

@@ -15,6 +15,8 @@ mod operation;
 mod rule_blocks;
 mod runtime_overrides;
 mod tenants;
+#[cfg(test)]
+mod tests;
 mod up_to;
 
 use std::sync::Arc;
@@ -24,6 +26,7 @@ use tidegate_core::{DenialReason, Nanos};
 use tidegate_limiter::HashKeys;
 
 pub use self::division::{Division, EVERY as DIVIDE_EVERY};
+pub use self::memory::SavedRules;
 pub use self::runtime_overrides::RuntimeOverride;
 pub use self::{
     act::Act,

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tidegate_core::{DenialReason, Nanos};
-use tidegate_limiter::Until;
 use tidegate_redis::{GivenOrder, Order, OrderKind, Plan};
 
 use super::{Limit, RuntimeOverride, runtime_overrides::weight_of};
@@ -74,9 +73,7 @@ impl Limit {
     ) -> BoxFuture<'a, Result<bool, Refusal>> {
         Box::pin(async move {
             self.concerns_tenants(key, operation)?;
-            if self.has_by_rules(key, operation)? {
-                return Ok(true);
-            }
+            self.leaves_denied(key, operation)?;
             if matches!(operation, Operation::Unblock | Operation::Reset) {
                 self.memory.rule_blocks.forget(key);
             }
@@ -119,26 +116,23 @@ impl Limit {
         now: Nanos,
     ) -> Result<bool, Refusal> {
         self.concerns_tenants(key, operation)?;
-        if self.has_by_rules(key, operation)? {
-            return Ok(true);
-        }
+        self.leaves_denied(key, operation)?;
         if matches!(operation, Operation::Unblock | Operation::Reset) {
             self.memory.rule_blocks.forget(key);
         }
-        let (limiter, name) = (self.limiter(), &self.spec.name);
+        let name = &self.spec.name;
         let until = |span: &Option<Duration>| {
             span.map_or(Nanos::MAX, |span| now.saturating_add(span.into()))
         };
         match operation {
             Operation::Block(span) => {
-                limiter
-                    .at(now)
-                    .block(key, Until(until(span)))
+                self.memory
+                    .block(key, until(span), now)
                     .map_err(|_| Refusal::TooManyBlocked {
                         limit: name.clone(),
                     })?;
             }
-            Operation::Unblock => return Ok(limiter.at(now).unblock(key)),
+            Operation::Unblock => return Ok(self.memory.unblock(key, now)),
             Operation::Override(quota, span) => {
                 self.memory
                     .set_override(name, text(key)?, quota, until(span), now)?;
@@ -169,19 +163,16 @@ impl Limit {
         }
     }
 
-    /// Whether the rules deny the key already, so that a block changes nothing.
-    ///
-    /// # Errors
-    /// When the operation would admit a key that the rules deny permanently.
-    fn has_by_rules(&self, key: &[u8], operation: &Operation) -> Result<bool, Refusal> {
+    /// Checks that the operation does not promise to admit a key that the rules deny permanently. A
+    /// block of such a key is kept for the time when the rules no longer do.
+    fn leaves_denied(&self, key: &[u8], operation: &Operation) -> Result<(), Refusal> {
         match operation {
-            Operation::Block(_) => Ok(self.is_denied(key)),
             Operation::Unblock | Operation::Override(..) if self.is_denied(key) => {
                 Err(Refusal::DeniedByRules {
                     limit: self.spec.name.clone(),
                 })
             }
-            _ => Ok(false),
+            _ => Ok(()),
         }
     }
 

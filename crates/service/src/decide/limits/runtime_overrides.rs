@@ -8,7 +8,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tidegate_core::{Nanos, fair::Terms};
 
 use crate::rules::{LimitSpec, PolicySpec, SharesSpec};
@@ -44,7 +44,7 @@ pub(super) fn weight_of(text: &str) -> Option<u32> {
 pub(super) struct RuntimeOverrides {
     /// Whether there are any. Without one, no reader takes the lock.
     any: AtomicBool,
-    inner: Mutex<QuotasByKey>,
+    inner: RwLock<QuotasByKey>,
 }
 
 pub(super) struct QuotasByKey {
@@ -54,6 +54,9 @@ pub(super) struct QuotasByKey {
     /// The tenants that share the limit, as the rules have them.
     pub shares: Option<SharesSpec>,
     pub keys: BTreeMap<String, RuntimeOverride>,
+    /// The keys on the deny list, by their tags, with the ends of operators' blocks: these are in
+    /// force when a key is no longer on the list.
+    pub denied: BTreeMap<u64, Nanos>,
 }
 
 impl RuntimeOverrides {
@@ -62,22 +65,29 @@ impl RuntimeOverrides {
         let (general, by_rules, keys) = (spec.policy.clone(), BTreeMap::new(), BTreeMap::new());
         Self {
             any: AtomicBool::new(false),
-            inner: Mutex::new(QuotasByKey {
+            inner: RwLock::new(QuotasByKey {
                 general,
                 by_rules,
                 shares: spec.shares.clone(),
                 keys,
+                denied: BTreeMap::new(),
             }),
         }
     }
 
-    /// Locks them for a change of a quota or of the rules.
+    /// Locks them for a change of a quota or of the rules. Changes come one at a time, so that none
+    /// waits for long, and no reader behind it.
     pub fn lock(&self) -> Changing<'_> {
         // No change panics midway.
         Changing {
             any: &self.any,
-            inner: self.inner.lock(),
+            inner: self.inner.write(),
         }
+    }
+
+    /// Locks them against changes.
+    pub fn read(&self) -> RwLockReadGuard<'_, QuotasByKey> {
+        self.inner.read()
     }
 
     /// The quota that an operator gave this key.
@@ -87,11 +97,7 @@ impl RuntimeOverrides {
         if !self.any.load(Ordering::Relaxed) {
             return None;
         }
-        self.lock()
-            .inner
-            .keys
-            .get(str::from_utf8(key).ok()?)
-            .cloned()
+        self.read().keys.get(str::from_utf8(key).ok()?).cloned()
     }
 
     /// All of them, sorted by key.
@@ -99,8 +105,7 @@ impl RuntimeOverrides {
         if !self.any.load(Ordering::Relaxed) {
             return Vec::new();
         }
-        self.lock()
-            .inner
+        self.read()
             .keys
             .iter()
             .map(|(key, own)| (key.clone(), own.clone()))
@@ -122,7 +127,7 @@ impl QuotasByKey {
 /// The locked overrides.
 pub(super) struct Changing<'a> {
     any: &'a AtomicBool,
-    pub inner: MutexGuard<'a, QuotasByKey>,
+    pub inner: RwLockWriteGuard<'a, QuotasByKey>,
 }
 
 impl Drop for Changing<'_> {

@@ -32,6 +32,24 @@ impl OfTenant<'_> {
             })
     }
 
+    /// [`take`](Self::take), with what was taken of the limit, if anything.
+    pub fn take_noted(&self, cost: u64, now: Nanos) -> (Decision, Option<Estimate>) {
+        let total = self.total.at(now);
+        let mut taken = None;
+        let decision = self
+            .tenants
+            .at(now)
+            .acquire(self.tenant, cost, |step| match step {
+                TotalStep::Take => {
+                    let (decision, estimate) = total.acquire_estimate(TOTAL, cost);
+                    taken = Some(estimate);
+                    decision
+                }
+                TotalStep::Peek => total.peek(TOTAL, cost),
+            });
+        (decision, taken)
+    }
+
     pub fn take_up_to(&self, cost: u64, now: Nanos) -> (u64, Decision) {
         let total = self.total.at(now);
         self.tenants
@@ -62,11 +80,12 @@ impl OfTenant<'_> {
         let policy = self.total.policy();
         // Units that do not return to the limit do not return to the share: a reset came between,
         // or the permits are free already.
-        let counts = self.total.place(TOTAL) == estimate.place && !policy.has_freed(&estimate, now);
+        let counts = self.total.at(now).counts(TOTAL, &estimate);
         if policy.is_concurrency() {
             // All return, as the work is over.
             if counts {
-                self.tenants.at(now).refund(self.tenant, estimate.cost);
+                let Estimate { taken, cost, .. } = estimate;
+                self.tenants.at(now).give_back(self.tenant, taken, cost);
             }
         } else if actual > estimate.cost {
             let more = actual - estimate.cost;
@@ -238,10 +257,11 @@ impl Limit {
 
     /// Forgets what all keys have used in memory.
     pub fn reset_all_in_memory(&self, now: Nanos) {
-        if let Some(tenants) = &self.memory.tenants {
-            tenants.at(now).reset_all();
+        let reset_total = || self.memory.limiter.at(now).reset_all();
+        match &self.memory.tenants {
+            Some(tenants) => tenants.at(now).reset_all_with(reset_total),
+            None => reset_total(),
         }
-        self.memory.limiter.at(now).reset_all();
     }
 }
 

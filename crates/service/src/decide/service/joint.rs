@@ -182,7 +182,7 @@ pub(super) fn take_in_memory(parts: &[Part<'_>], now: Nanos) -> Result<Vec<Decis
         return Ok(vec![alone(part, Act::Take, now)]);
     }
     if parts.iter().any(Part::is_shared) {
-        let together = shared::take(parts, now)?;
+        let together = shared::take(parts, None, now)?;
         return Ok(each_in_memory(parts, &together, now));
     }
     let joint = acquire_all_at(&requests(parts), now).map_err(|_| Refusal::TooManyKeys)?;
@@ -194,32 +194,37 @@ pub(super) fn take_noted_in_memory(
     parts: &[Part<'_>],
     now: Nanos,
 ) -> Result<(Vec<Decision>, Vec<Estimate>), Refusal> {
-    let noted = |part: &Part<'_>| part.is_noted();
-    if parts.iter().any(Part::is_shared) || !parts.iter().any(noted) {
-        let estimates = parts.iter().map(|part| part.estimate(now)).collect();
-        return Ok((take_in_memory(parts, now)?, estimates));
-    }
-    // Before the step, unless that notes them: a change of the rules may come in between.
-    let apart = |part: &Part<'_>| (!part.is_noted()).then(|| part.estimate(now));
-    let apart: Vec<_> = parts.iter().map(apart).collect();
-    let taken = acquire_all_estimates_at(&requests(parts), now);
-    let (joint, taken) = taken.map_err(|_| Refusal::TooManyKeys)?;
-    let mut taken = taken.into_iter();
-    let estimate = |(part, apart): (&Part<'_>, Option<Estimate>)| {
-        let taken = if part.is_enforced() {
-            taken.next()
+    // Each step notes where its units count: a reset or a change of the rules may come in between.
+    let (together, taken) = if parts.iter().any(Part::is_shared) {
+        let mut taken = Vec::new();
+        (shared::take(parts, Some(&mut taken), now)?, taken)
+    } else {
+        let taken = acquire_all_estimates_at(&requests(parts), now);
+        let (joint, taken) = taken.map_err(|_| Refusal::TooManyKeys)?;
+        (joint.decisions().to_vec(), taken)
+    };
+    let admitted = together.iter().all(Decision::is_allowed);
+    let (mut together, mut taken) = (together.into_iter(), taken.into_iter());
+    let (mut decisions, mut estimates) = (Vec::new(), Vec::new());
+    for part in parts {
+        let (decision, estimate) = if part.is_enforced() {
+            let decided = together.next();
+            let decision = decided.map(|decided| part.counted(decided, admitted, now));
+            (decision, taken.next().filter(|_| part.returns()))
         } else {
-            None
+            let (limit, key, cost) = (&part.limit, part.key, part.cost);
+            let (decision, taken) = limit.decide_noted_in_memory(after(admitted), key, cost, now);
+            (Some(decision), taken.filter(|_| part.returns()))
         };
-        // Without an admission nothing was taken.
-        apart.or(taken).unwrap_or(Estimate {
-            cost: 0,
+        decisions.extend(decision);
+        // Without an admission nothing was taken, and nothing is kept.
+        estimates.push(estimate.unwrap_or(Estimate {
+            cost: part.cost,
             taken: now,
             place: 0,
-        })
-    };
-    let estimates = parts.iter().zip(apart).map(estimate).collect();
-    Ok((each_in_memory(parts, joint.decisions(), now), estimates))
+        }));
+    }
+    Ok((decisions, estimates))
 }
 
 /// The requests to the enforced limits.

@@ -31,11 +31,10 @@ impl<'a> Part<'a> {
         self.limit.spec().shares.is_some()
     }
 
-    /// Whether a joint step notes where its units count as [`estimate`](Self::estimate) does. The
-    /// place of a leaky bucket's units is another one once they were taken.
-    pub(super) fn is_noted(&self) -> bool {
-        let is_leaky = self.limit.spec().policy.algorithm.name() == "leaky-bucket";
-        self.is_enforced() && !self.is_shared() && self.cost > 0 && !is_leaky
+    /// Whether its units may return to where a step notes that they count. A leaky bucket keeps the
+    /// start times that it gave out.
+    pub(super) fn returns(&self) -> bool {
+        self.cost > 0 && self.limit.spec().policy.algorithm.name() != "leaky-bucket"
     }
 
     /// The units that it takes if it is admitted.

@@ -290,7 +290,9 @@ impl Simulation {
             (self.without == Some(Guard::SeenAgain)).then(|| texts(service.reservations.seen()));
         pause().await;
         for (at, limit) in service.limits().limits().to_vec().iter().enumerate() {
-            limit.snapshot(now, |entry| copy.limits.push((at, entry)));
+            limit.while_unchanged(|rules| {
+                limit.snapshot(rules, now, |entry| copy.limits.push((at, entry)));
+            });
             pause().await;
         }
         copy.reservations = at_once.unwrap_or_else(|| texts(seen));

@@ -1,6 +1,9 @@
 //! Reservations while the rules change, while keys are reset, and after a restart.
 
-use std::sync::{Arc, Barrier};
+use std::sync::{
+    Arc, Barrier,
+    atomic::{AtomicBool, Ordering},
+};
 
 use futures_util::FutureExt as _;
 use tidegate_core::{Nanos, clock::ManualTimer};
@@ -109,8 +112,10 @@ fn restarted(service: &Service, limit: &str) -> Service {
     let states = Arc::clone(&service.limits().limits()[0]);
     let to = Arc::clone(&after.limits().limits()[0]);
     let policy = to.spec().policy.policy().unwrap();
-    states.snapshot(START, |entry| {
-        assert!(to.limiter().at(START).restore(&policy, &entry));
+    states.while_unchanged(|rules| {
+        states.snapshot(rules, START, |entry| {
+            assert!(to.restore(&policy, &entry, START));
+        });
     });
     for (text, due) in service.reservation_texts(seen) {
         assert!(after.reservations.restore(&text, due));
@@ -180,6 +185,55 @@ fn rules_that_are_refused_leave_permits_and_units_of_a_rate_in_use() {
         let id = reserve(&service, "a", 3).unwrap();
         let rules = with_another(refused, "a, b");
         assert!(service.limits().follow(rules, service.now()).is_err());
+        assert_eq!(left(&service, "a"), 2, "{limit}");
+        settle(&service, id, 0);
+        assert_eq!(left(&service, "a"), 5, "{limit}");
+    }
+}
+
+/// One thread reserves, and another one resets all keys. A place that is noted before the units are
+/// taken may be that of before a reset: these units would never return.
+#[test]
+fn permits_that_are_taken_while_all_keys_are_reset_return() {
+    for limit in [
+        PERMITS,
+        "limit: 5, algorithm: concurrency, shares: {}",
+        "limit: 5, algorithm: concurrency, shadow: true",
+        "limit: 5, algorithm: concurrency, shares: {}, shadow: true",
+    ] {
+        let (_, service) = service(limit);
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    service.limits().limits()[0].reset_all_in_memory(START);
+                }
+            });
+            for _ in 0..3_000 {
+                if let Some(id) = reserve(&service, "a", 1) {
+                    settle(&service, id, 1);
+                }
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(left(&service, "a"), 5, "{limit}");
+        // The shares have none in use, too.
+        let all: Vec<_> = (0..5).map_while(|_| reserve(&service, "a", 1)).collect();
+        assert_eq!(all.len(), 5, "{limit}");
+    }
+}
+
+/// A shadow limit takes its units after the others, and notes where they count.
+#[test]
+fn units_of_a_shadow_limit_return() {
+    for limit in [
+        "limit: 5/1h, algorithm: sliding-log, shadow: true",
+        "limit: 5/1h, algorithm: sliding-log, shares: {}, shadow: true",
+        "limit: 5/1h, algorithm: sliding-log, soft: true",
+        "limit: 5, algorithm: concurrency, shadow: true",
+    ] {
+        let (_, service) = service(limit);
+        let id = reserve(&service, "a", 3).unwrap();
         assert_eq!(left(&service, "a"), 2, "{limit}");
         settle(&service, id, 0);
         assert_eq!(left(&service, "a"), 5, "{limit}");
