@@ -11,14 +11,15 @@ use std::{
     time::Duration,
 };
 
-use clap::Parser;
+use clap::{CommandFactory as _, FromArgMatches as _, builder::Resettable};
 
 use crate::{Cli, Command, serve};
 
 /// Start a server with example rules and traffic, to look around; Ctrl-C ends it
 ///
 /// Most clients stay within their limits. A scraper and a guesser of passwords do not, one client
-/// is on a deny list, and exports compete for three places. Nothing is kept.
+/// is on a deny list, and exports compete for three places. Nothing is kept, and the variables of
+/// `serve` have no effect.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Address of the HTTP API
@@ -80,8 +81,13 @@ fn serve(args: &Args, rules: &Path) -> ExitCode {
         "--admin",
         &args.admin,
     ];
-    let Command::Serve(options) = Cli::parse_from(options.into_iter().chain(listeners)).command
-    else {
+    // The variables are those of a server, whose store or state the demo must not touch.
+    let command = Cli::command().mut_subcommand("serve", |serve| {
+        serve.mut_args(|arg| arg.env(Resettable::Reset))
+    });
+    let matches = command.get_matches_from(options.into_iter().chain(listeners));
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let Command::Serve(options) = cli.command else {
         unreachable!("the command line is that of serve")
     };
     let rate = args.rate;

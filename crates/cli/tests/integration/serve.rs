@@ -427,6 +427,10 @@ fn an_error_at_the_start_names_the_option_that_was_given() {
             "--usage /proc/nonexistent: ",
         ),
         (
+            &["--flow-rules", "/proc/version"],
+            "--flow-rules: /proc/version: it is a file; name a directory",
+        ),
+        (
             &["--flow-rules", "/proc/nonexistent"],
             "--flow-rules: /proc/nonexistent: ",
         ),
@@ -798,11 +802,15 @@ fn the_demo_has_traffic_with_denials_of_each_kind_and_leaves_nothing() {
         "--admin",
         "127.0.0.1:0",
     ];
+    let state = scratch("demo-state").join("state");
     let mut demo = Serving::run(
         tidegate()
             .arg("demo")
             .args(listeners)
-            .args(["--rate", "2000"]),
+            .args(["--rate", "2000"])
+            // Of a server that runs elsewhere.
+            .env("TIDEGATE_STATE", &state)
+            .env("TIDEGATE_STORE", "redis://127.0.0.1:1"),
     );
     let rules = demo
         .told
@@ -830,7 +838,7 @@ fn the_demo_has_traffic_with_denials_of_each_kind_and_leaves_nothing() {
     );
     demo.signal("INT");
     assert!(demo.child.wait().unwrap().success());
-    assert!(!Path::new(&rules).exists(), "{rules}");
+    assert!(!Path::new(&rules).exists() && !state.exists(), "{rules}");
 }
 
 #[test]

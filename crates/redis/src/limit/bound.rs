@@ -107,7 +107,8 @@ impl SharedLimit {
         Err(StoreError::BadReply)
     }
 
-    /// Refunds what a rule that binds this node has counted. What fails stays charged.
+    /// Refunds the units that a rule that binds this node has counted. They stay charged if that
+    /// fails.
     async fn refund_former(&self, former: &Former, state: &Vec<u8>, cost: u64) {
         let script = self.0.store.batcher().scripts.refund(former.plan.kind());
         let arguments = call::refund_arguments(&former.plan, cost);
@@ -117,7 +118,7 @@ impl SharedLimit {
             .await;
     }
 
-    /// Refunds what the rules that bind this node have counted. What fails stays charged.
+    /// The same for all rules that bind this node.
     pub(super) async fn refund_formers(&self, key: &impl Key, cost: u64) {
         let state = self.state_key(key);
         for former in self.formers(key, self.deadline()).await.unwrap_or_default() {

@@ -142,8 +142,7 @@ impl SharedLimit {
         if self.0.tenants.is_some() {
             return self.change_share(&key, ShareChange::Reset).await;
         }
-        // What other rules have counted is forgotten first, so that a repeated reset completes one
-        // that failed.
+        // The keys of other rules come first, so that a repeated reset completes one that failed.
         let others = Box::pin(self.others(&key)).await?;
         for other in &others {
             self.reset_key(key_of(other, &key)).await?;

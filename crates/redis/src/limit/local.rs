@@ -112,7 +112,7 @@ impl Local {
         if rest == 0 {
             return (granted, share(&decision, unit));
         }
-        // What is left is less than a unit.
+        // The rest is less than a unit.
         self.give_back(key, rest);
         if granted > 0 {
             return (granted, self.standing(key, unit));

@@ -435,7 +435,7 @@ impl Store {
                 part.actual
             };
             if actual > total && part.limit.may_be_bound() {
-                // What fails is not charged by the other rules: the settlement has been made.
+                // The settlement has been made, so an error leaves these units uncharged there.
                 let _ = Box::pin(part.limit.charge_formers(&part.key, actual - total)).await;
             }
             let settled = part.limit.settle_share(&part.key, total, actual);

@@ -73,6 +73,10 @@ impl Pushed {
             let path = path.to_owned();
             move |error| PushError::File { path, error }
         };
+        if directory.is_file() {
+            let file = io::Error::other("it is a file; name a directory");
+            return Err(at(directory)(file));
+        }
         fs::create_dir_all(directory).map_err(at(directory))?;
         let mut rules = BTreeMap::new();
         for entry in fs::read_dir(directory).map_err(at(directory))? {
