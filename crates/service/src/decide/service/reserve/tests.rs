@@ -1,9 +1,6 @@
 //! Reservations while the rules change, while keys are reset, and after a restart.
 
-use std::sync::{
-    Arc, Barrier,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::{Arc, Barrier};
 
 use futures_util::FutureExt as _;
 use tidegate_core::{Nanos, clock::ManualTimer};
@@ -202,21 +199,29 @@ fn permits_that_are_taken_while_all_keys_are_reset_return() {
         "limit: 5, algorithm: concurrency, shares: {}, shadow: true",
     ] {
         let (_, service) = service(limit);
-        let is_over = AtomicBool::new(false);
-        std::thread::scope(|scope| {
+        let (begin, end) = (Barrier::new(2), Barrier::new(2));
+        let rounds = 0..5_000;
+        let kept = std::thread::scope(|scope| {
             scope.spawn(|| {
-                while !is_over.load(Ordering::Relaxed) {
+                for _ in rounds.clone() {
+                    begin.wait();
                     service.limits().limits()[0].reset_all_in_memory(START);
+                    end.wait();
                 }
             });
-            for _ in 0..3_000 {
-                if let Some(id) = reserve(&service, "a", 1) {
+            let mut kept = 0;
+            for _ in rounds.clone() {
+                begin.wait();
+                let id = reserve(&service, "a", 1);
+                end.wait();
+                if let Some(id) = id {
                     settle(&service, id, 1);
                 }
+                kept += u32::from(left(&service, "a") < 5);
             }
-            is_over.store(true, Ordering::Relaxed);
+            kept
         });
-        assert_eq!(left(&service, "a"), 5, "{limit}");
+        assert_eq!(kept, 0, "{limit}");
         // The shares have none in use, too.
         let all: Vec<_> = (0..5).map_while(|_| reserve(&service, "a", 1)).collect();
         assert_eq!(all.len(), 5, "{limit}");
