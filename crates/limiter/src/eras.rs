@@ -81,8 +81,6 @@ pub(crate) struct Site<'a> {
 
 /// The correction that a holder of an estimate may still make.
 enum Correction {
-    /// The units are gone, and so is the estimate.
-    Nothing,
     /// Return this many, which are the latest that were taken.
     Refund(u64),
     /// Settle to this cost.
@@ -308,10 +306,8 @@ impl Site<'_> {
     }
 
     /// The effect of changes of the policy on permits in this state.
-    fn holds(self, policy: &Policy) -> Holds {
-        if !policy.is_concurrency() {
-            return Holds::default();
-        }
+    #[cold]
+    fn holds(self) -> Holds {
         let key = self
             .tag
             .map_or_else(Default::default, |tag| self.eras.of_key(tag).0);
@@ -322,7 +318,22 @@ impl Site<'_> {
     /// holds the state's lock.
     pub fn counts(self, policy: &Policy, state: &[u64], estimate: &Estimate, now: Nanos) -> bool {
         self.place(policy, state) == estimate.place
-            && !self.holds(policy).has_ended(policy, estimate, now)
+            && !(policy.is_concurrency() && self.holds().has_ended(policy, estimate, now))
+    }
+
+    /// [`settle`](Self::settle) of permits: those that do not count return nothing.
+    #[cold]
+    fn settle_permits(
+        self,
+        policy: &Policy,
+        state: &mut [u64],
+        now: Nanos,
+        (estimate, actual): (Estimate, u64),
+    ) {
+        if self.counts(policy, state, &estimate, now) {
+            let estimate = self.holds().counted(estimate);
+            policy.settle(state, now, estimate, actual);
+        }
     }
 
     fn correction(
@@ -334,9 +345,7 @@ impl Site<'_> {
     ) -> Correction {
         let is_there = self.place(policy, state) == estimate.place;
         let unused = estimate.cost.saturating_sub(actual);
-        if policy.is_concurrency() && !is_there {
-            Correction::Nothing
-        } else if policy.is_leaky_bucket() && unused > 0 && is_there {
+        if policy.is_leaky_bucket() && unused > 0 && is_there {
             Correction::Refund(unused)
         } else if is_there {
             Correction::To(actual)
@@ -356,13 +365,10 @@ impl Site<'_> {
         (estimate, actual): (Estimate, u64),
         refund: impl FnOnce(&mut [u64], u64),
     ) {
-        let holds = self.holds(policy);
-        if holds.has_ended(policy, &estimate, now) {
-            return;
+        if policy.is_concurrency() {
+            return self.settle_permits(policy, state, now, (estimate, actual));
         }
-        let estimate = holds.counted(estimate);
         match self.correction(policy, state, estimate, actual) {
-            Correction::Nothing => {}
             Correction::Refund(units) => refund(state, units),
             Correction::To(actual) => policy.settle(state, now, estimate, actual),
         }
