@@ -45,14 +45,18 @@ pub(crate) fn write(file: &StateFile, service: &Service) -> io::Result<u64> {
 }
 
 fn write_to(file: File, service: &Service) -> io::Result<u64> {
-    let mut out = Out::new(BufWriter::new(file));
+    let mut out = Out {
+        file: BufWriter::new(file),
+        checksum: crc32fast::Hasher::new(),
+        length: 0,
+    };
     let now = service.now();
     let limits = service.limits();
     out.write(MAGIC)?;
-    out.u32(VERSION)?;
-    out.u64(now.get())?;
+    out.write(&VERSION.to_le_bytes())?;
+    out.write(&now.get().to_le_bytes())?;
     if let Some(shared) = service.store() {
-        out.u32(1)?;
+        out.write(&1_u32.to_le_bytes())?;
         out.bare(NODES, shared.store().nodes().into())?;
     } else {
         let overrides: Vec<_> = limits
@@ -64,7 +68,7 @@ fn write_to(file: File, service: &Service) -> io::Result<u64> {
         let reservations = service.reservations.seen();
         let shared = limits.limits().iter().filter_map(|limit| limit.tenants());
         let sections = limits.limits().len() + 2 * shared.count() + 1 + more + reservations.len();
-        out.u32(sections as u32)?;
+        out.write(&(sections as u32).to_le_bytes())?;
         // Before the limits: a key's own state is restored under its own policy.
         for (limit, overrides) in limits.limits().iter().zip(&overrides) {
             for (key, own) in overrides {
@@ -73,11 +77,13 @@ fn write_to(file: File, service: &Service) -> io::Result<u64> {
             }
         }
         let throttle = service.throttle().limiter();
-        out.header(THROTTLE, "", false, throttle)?;
-        out.u32(0)?;
-        out.entries(|show| throttle.at(now).snapshot(show))?;
+        let mut sections = Sections::default();
+        sections.header(THROTTLE, "", false, throttle)?;
+        sections.u32(0);
+        sections.entries(|show| throttle.at(now).snapshot(show));
+        out.write(&sections.0)?;
         for limit in limits.limits() {
-            out.limit(limit, now)?;
+            out.write(&Sections::of(limit, now)?.0)?;
         }
         // After the limits, whose states may already have the end of one that was open before.
         for (text, due) in service.reservation_texts(reservations) {
@@ -85,51 +91,79 @@ fn write_to(file: File, service: &Service) -> io::Result<u64> {
         }
     }
     let checksum = out.checksum.clone().finalize();
-    out.u32(checksum)?;
+    out.write(&checksum.to_le_bytes())?;
     let length = out.length;
-    out.to
+    out.file
         .into_inner()
         .map_err(io::IntoInnerError::into_error)?
         .sync_all()?;
     Ok(length)
 }
 
-/// A file or a part of one, with a checksum of the bytes written so far.
-struct Out<W> {
-    to: W,
+/// A file, with a checksum of the bytes written so far.
+struct Out {
+    file: BufWriter<File>,
     checksum: crc32fast::Hasher,
     length: u64,
 }
 
-impl<W: Write> Out<W> {
-    fn new(to: W) -> Self {
-        Self {
-            to,
-            checksum: crc32fast::Hasher::new(),
-            length: 0,
-        }
-    }
-
+impl Out {
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.checksum.update(bytes);
         self.length += bytes.len() as u64;
-        self.to.write_all(bytes)
+        self.file.write_all(bytes)
     }
 
-    fn u32(&mut self, number: u32) -> io::Result<()> {
-        self.write(&number.to_le_bytes())
+    /// A section with a name and a number: no policy, no seeds, no states (of one word), no
+    /// overrides.
+    fn bare(&mut self, name: &str, number: u64) -> io::Result<()> {
+        let mut sections = Sections::default();
+        sections.text(name)?;
+        sections.text("")?;
+        sections.0.push(0);
+        sections.u64(number);
+        sections.u64(0);
+        sections.u64(0);
+        sections.u32(1);
+        sections.u32(0);
+        sections.0.push(END);
+        self.write(&sections.0)
+    }
+}
+
+/// Sections in memory, before they are written.
+#[derive(Default)]
+struct Sections(Vec<u8>);
+
+impl Sections {
+    /// The sections of a limit and of its tenants. They are copied in one step with the policies of
+    /// the states, because the rules may change.
+    fn of(limit: &Limit, now: Nanos) -> io::Result<Self> {
+        limit.while_unchanged(|rules| {
+            let mut sections = Self::default();
+            sections.states(limit, rules, now)?;
+            if let Some(tenants) = limit.tenants() {
+                sections.tenants(limit, tenants, rules, now)?;
+            }
+            Ok(sections)
+        })
     }
 
-    fn u64(&mut self, number: u64) -> io::Result<()> {
-        self.write(&number.to_le_bytes())
+    fn u32(&mut self, number: u32) {
+        self.0.extend(number.to_le_bytes());
+    }
+
+    fn u64(&mut self, number: u64) {
+        self.0.extend(number.to_le_bytes());
     }
 
     /// Names and policies have at most a few hundred bytes.
     fn text(&mut self, text: &str) -> io::Result<()> {
         let length = u16::try_from(text.len())
             .map_err(|_| io::Error::other("a text of more than 64 KiB"))?;
-        self.write(&length.to_le_bytes())?;
-        self.write(text.as_bytes())
+        self.0.extend(length.to_le_bytes());
+        self.0.extend(text.as_bytes());
+        Ok(())
     }
 
     fn header(
@@ -141,26 +175,13 @@ impl<W: Write> Out<W> {
     ) -> io::Result<()> {
         self.text(name)?;
         self.text(policy)?;
-        self.write(&[u8::from(global)])?;
-        self.u64(limiter.stats().max_keys)?;
+        self.0.push(u8::from(global));
+        self.u64(limiter.stats().max_keys);
         let (one, two) = limiter.hash_keys().seeds();
-        self.u64(one)?;
-        self.u64(two)?;
-        self.u32(limiter.policy().words() as u32)
-    }
-
-    /// The sections of a limit and of its tenants. They are copied in one step with the policies of
-    /// the states, because the rules may change.
-    fn limit(&mut self, limit: &Limit, now: Nanos) -> io::Result<()> {
-        let copied = limit.while_unchanged(|rules| {
-            let mut copy = Out::new(Vec::new());
-            copy.states(limit, rules, now)?;
-            if let Some(tenants) = limit.tenants() {
-                copy.tenants(limit, tenants, rules, now)?;
-            }
-            Ok::<_, io::Error>(copy.to)
-        });
-        self.write(&copied?)
+        self.u64(one);
+        self.u64(two);
+        self.u32(limiter.policy().words() as u32);
+        Ok(())
     }
 
     fn states(&mut self, limit: &Limit, rules: &SavedRules<'_>, now: Nanos) -> io::Result<()> {
@@ -171,13 +192,14 @@ impl<W: Write> Out<W> {
             spec.has_one_state(),
             limit.limiter(),
         )?;
-        self.u32(rules.own.len() as u32)?;
+        self.u32(rules.own.len() as u32);
         let hash = limit.limiter().hash_keys();
         for (key, policy) in &rules.own {
-            self.u64(hash.tag(key.as_bytes()))?;
+            self.u64(hash.tag(key.as_bytes()));
             self.text(&policy.to_string())?;
         }
-        self.entries(|show| limit.snapshot(rules, now, show))
+        self.entries(|show| limit.snapshot(rules, now, show));
+        Ok(())
     }
 
     /// The two sections of a limit's tenants.
@@ -201,40 +223,24 @@ impl<W: Write> Out<W> {
             // The total is a section of its own.
             _ => {}
         });
-        for (kind, mut entries) in [(TENANTS, shares), (CEILINGS, ceilings)] {
+        for (kind, entries) in [(TENANTS, shares), (CEILINGS, ceilings)] {
             self.text(&format!("{kind}{}", spec.name))?;
             self.text(&rules.policy.to_string())?;
-            self.write(&[0])?;
-            self.u64(stats.max_keys)?;
-            self.u64(one)?;
-            self.u64(two)?;
-            self.u32(tenants.words() as u32)?;
-            self.u32(0)?;
-            entries.push(END);
-            self.write(&entries)?;
+            self.0.push(0);
+            self.u64(stats.max_keys);
+            self.u64(one);
+            self.u64(two);
+            self.u32(tenants.words() as u32);
+            self.u32(0);
+            self.0.extend(entries);
+            self.0.push(END);
         }
         Ok(())
     }
 
-    /// A section with a name and a number: no policy, no seeds, no states (of one word), no
-    /// overrides.
-    fn bare(&mut self, name: &str, number: u64) -> io::Result<()> {
-        self.text(name)?;
-        self.text("")?;
-        self.write(&[0])?;
-        self.u64(number)?;
-        self.u64(0)?;
-        self.u64(0)?;
-        self.u32(1)?;
-        self.u32(0)?;
-        self.write(&[END])
-    }
-
-    fn entries(&mut self, snapshot: impl FnOnce(&mut dyn FnMut(SnapshotEntry))) -> io::Result<()> {
-        let mut bytes = Vec::new();
-        snapshot(&mut |entry| put(&mut bytes, &entry));
-        bytes.push(END);
-        self.write(&bytes)
+    fn entries(&mut self, snapshot: impl FnOnce(&mut dyn FnMut(SnapshotEntry))) {
+        snapshot(&mut |entry| put(&mut self.0, &entry));
+        self.0.push(END);
     }
 }
 
