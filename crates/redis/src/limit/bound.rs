@@ -170,7 +170,8 @@ impl SharedLimit {
             .inspect_err(|error| monitor.counters().error(error))
     }
 
-    /// The other rules that nodes have, whether they bind this one or not. The same key is none.
+    /// The other rules that nodes have, whether they bind this one or not, unless they have the same
+    /// keys.
     pub(super) async fn others(&self, key: &impl Key) -> Result<Vec<Former>, StoreError> {
         let Some(announcement) = &self.0.announcement else {
             return Ok(Vec::new());

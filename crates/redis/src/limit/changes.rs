@@ -162,8 +162,8 @@ impl SharedLimit {
         let shard = monitor.shard_of(&whole);
         monitor.admit(shard)?;
         let block = self.plan().block_key(&whole, monitor.is_cluster());
-        let mut keys = vec![batcher.reset_key(&whole)];
-        keys.insert(0, whole);
+        let moment = batcher.reset_key(&whole);
+        let mut keys = vec![whole, moment];
         keys.extend(block);
         let script = &batcher.scripts.reset;
         let asked = monitor.call(shard, script, &keys, &[] as &[&[u8]], self.deadline(), true);
